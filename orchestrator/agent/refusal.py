@@ -1,0 +1,13 @@
+"""How a verb says that it could not, or would not, do what was asked."""
+
+from typing import Optional, Sequence
+
+from orchestrator.agent import wire
+
+
+class AgentRefusal(Exception):  # noqa: N818
+    """A foreseen failure, sent to the operator as :class:`wire.AgentFailure`. For `category` see there."""
+
+    def __init__(self, category: str, message: str, evidence: Sequence[str] = (), next_step: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.failure = wire.AgentFailure(category, message, list(evidence), next_step)

@@ -1,0 +1,113 @@
+"""Everything that can be foreseen to go wrong, as one tree.
+
+::
+
+    OrchestratorError
+    ├── UsageError           2   wrong flags or values
+    ├── ConfigError          2   inventory or playbook: file:line: path: what is wrong, what is allowed
+    ├── RefusedError         3   preflight said no; nothing was touched
+    ├── UnreachableError     4   a place could not be reached, trusted or used
+    │   ├── ConnectError         network, banner, authentication, deadline
+    │   ├── HostKeyError         unknown or changed host key
+    │   ├── ContainerError       the container is not running or can't be entered
+    │   ├── RightsError          not allowed to do what the job needs
+    │   ├── PythonError          no python3, too old, or a package of it is missing
+    │   ├── AgentError           the agent was killed, failed or spoke nonsense
+    │   └── ConnectionLostError  the connection ended while the agent ran
+    ├── LockedError          5   somebody else changes this service
+    ├── RolledBackError      6   the new launch failed; the previous one serves again
+    ├── ServiceDownError     7   nothing serves: a person is needed
+    └── InterruptedByOperatorError 130
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class OrchestratorError(Exception):
+    """What happened, the evidence for it, and the command to type next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, evidence: Sequence[str] = (), next_step: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.evidence = list(evidence)
+        self.next_step = next_step
+
+
+class UsageError(OrchestratorError):
+    """Wrong flags or values on the command line."""
+
+    exit_code = 2
+
+
+class ConfigError(OrchestratorError):
+    """The YAML is wrong; one line of `evidence` a mistake, each ``file:line: path: what is wrong and what is allowed``."""
+
+    exit_code = 2
+
+
+class RefusedError(OrchestratorError):
+    """Refused before anything was touched."""
+
+    exit_code = 3
+
+
+class UnreachableError(OrchestratorError):
+    """A place could not be reached, trusted or used."""
+
+    exit_code = 4
+
+
+class ConnectError(UnreachableError):
+    """No SSH connection: network, banner, authentication or a deadline."""
+
+
+class HostKeyError(UnreachableError):
+    """The host key is unknown or differs from the known one."""
+
+
+class ContainerError(UnreachableError):
+    """The container is not running, or can't be entered from the host."""
+
+
+class RightsError(UnreachableError):
+    """The account lacks a right without which nothing can be proven or done."""
+
+
+class PythonError(UnreachableError):
+    """The place has no Python that can run the agent."""
+
+
+class AgentError(UnreachableError):
+    """The agent was killed, raised, or answered with something that is not its protocol."""
+
+
+class ConnectionLostError(UnreachableError):
+    """The connection ended before the agent's answer; what runs on the box goes on there."""
+
+
+class LockedError(OrchestratorError):
+    """Somebody else is changing this service."""
+
+    exit_code = 5
+
+
+class RolledBackError(OrchestratorError):
+    """The new launch failed and the previous one serves again."""
+
+    exit_code = 6
+
+
+class ServiceDownError(OrchestratorError):
+    """Nothing serves; a person is needed."""
+
+    exit_code = 7
+
+
+class InterruptedByOperatorError(OrchestratorError):
+    """Ctrl-C at the operator's end; the box goes on by itself."""
+
+    exit_code = 130
