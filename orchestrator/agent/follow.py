@@ -1,0 +1,150 @@
+"""Reading what a supervisor wrote: follow an order, read logs, collect what an order left."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+from orchestrator.agent import wire
+from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.journal import JOURNAL, PROGRESS, Tail, order_status
+from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.scrub import Scrubber, launch_scrubber
+from orchestrator.agent.state_folder import StateFolder, read_record
+
+Emit = Callable[[str, Any], None]
+
+_POLL = 0.05
+_COLLECT_LIMIT = 512 * 1024
+"""Bytes of the head and of the tail of a file that `collect` brings back."""
+
+
+def follow(reference: wire.OrderReference, emit: Emit) -> wire.OrderResult:
+    """Emit an order's states and progress from where the caller left off, until it has ended.
+
+    Raises:
+        AgentRefusal: there is no such order.
+    """
+    folder = StateFolder(reference.state_root, reference.service)
+    path = folder.order_folder(reference.order_id)
+    if not (path / "order.json").exists():
+        raise AgentRefusal("refused", f"there is no order {reference.order_id} of {reference.service} in {folder.orders}")
+    journal = Tail(path / JOURNAL)
+    progress = Tail(path / PROGRESS, from_end=reference.after > 0)
+    while True:
+        status = order_status(folder, reference.order_id)
+        for entry in journal.read():
+            if entry.get("sequence", 0) > reference.after:
+                emit(wire.EventKind.STATE, entry)
+        for item in progress.read():
+            emit(wire.EventKind.PROGRESS, item)
+        if status is not None and not status.live and status.state != "INTERRUPTED(SUBMITTED)":
+            return _ended(path, status)
+        time.sleep(_POLL)
+
+
+def _ended(path: Path, status: wire.OrderStatus) -> wire.OrderResult:
+    result = read_record(wire.OrderResult, path / "result.json")
+    if result is not None:
+        return result
+    return wire.OrderResult(
+        status.order_id,
+        status.state,
+        7,
+        "the program that carried out this order is gone and left no result",
+        "unknown",
+        next_step="fab status",
+    )
+
+
+def logs(request: wire.LogRequest, emit: Emit) -> wire.LogEnd:
+    """Emit the last lines of a launch's log and, when asked, what is added to it until the reader goes away."""
+    folder = StateFolder(request.state_root, request.service)
+    launch_id = request.launch_id or _newest_launch(folder)
+    path = folder.launch_folder(launch_id) / "server.log"
+    scrubber = _scrubber(folder, launch_id)
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise AgentRefusal("refused", f"no log of launch {launch_id}: {error.strerror} ({path})") from None
+    with stream:
+        for line in _last_lines(stream, request.lines):
+            emit(wire.EventKind.LOG, {"text": scrubber.text(line)})
+        while request.follow:
+            line = stream.readline().decode("utf-8", "replace")
+            if line:
+                emit(wire.EventKind.LOG, {"text": scrubber.text(line.rstrip("\n"))})
+                continue
+            if os.fstat(stream.fileno()).st_size < stream.tell():
+                stream.seek(0)
+            time.sleep(_POLL)
+    return wire.LogEnd(launch_id, str(path))
+
+
+def _newest_launch(folder: StateFolder) -> str:
+    identifiers = folder.launch_ids()
+    if not identifiers:
+        raise AgentRefusal(
+            "refused",
+            f"nothing was launched from here yet: {folder.launches} is empty",
+            next_step="the log of a server that somebody started by hand is where that person sent it",
+        )
+    return identifiers[-1]
+
+
+def _last_lines(stream: Any, count: int) -> List[str]:
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 400 * max(count, 1)))
+    text = stream.read().decode("utf-8", "replace")
+    lines: List[str] = text.splitlines()
+    return lines[-count:] if count else []
+
+
+def collect(reference: wire.OrderReference, emit: Emit) -> wire.Collected:
+    """Return what an order left on the box: its journal, progress, plan of starts and server logs, scrubbed."""
+    folder = StateFolder(reference.state_root, reference.service)
+    path = folder.order_folder(reference.order_id)
+    order = read_record(wire.Order, path / "order.json")
+    launch_id = order.new.launch_id if order is not None and order.new is not None else None
+    sources: Dict[str, Path] = {JOURNAL: path / JOURNAL, PROGRESS: path / PROGRESS, "supervisor.log": path / "supervisor.log"}
+    if launch_id is not None:
+        sources["server.log"] = folder.launch_folder(launch_id) / "server.log"
+    result = read_record(wire.OrderResult, path / "result.json")
+    if result is not None and result.launch_id not in (None, launch_id):
+        sources["restored-server.log"] = folder.launch_folder(str(result.launch_id)) / "server.log"
+    scrubber = _scrubber(folder, *[item for item in (launch_id, result.launch_id if result else None) if item])
+    files: Dict[str, str] = {}
+    truncated: List[str] = []
+    for name, source in sources.items():
+        text = _head_and_tail(source)
+        if text is None:
+            continue
+        files[name] = scrubber.text(text)
+        if source.stat().st_size > 2 * _COLLECT_LIMIT:
+            truncated.append(name)
+    return wire.Collected(files, truncated)
+
+
+def _head_and_tail(path: Path) -> Optional[str]:
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_COLLECT_LIMIT)
+            size = os.fstat(stream.fileno()).st_size
+            if size <= len(head):
+                return head.decode("utf-8", "replace")
+            stream.seek(max(len(head), size - _COLLECT_LIMIT))
+            tail = stream.read()
+    except OSError:
+        return None
+    left_out = size - len(head) - len(tail)
+    middle = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
+    return (head + middle + tail).decode("utf-8", "replace")
+
+
+def _scrubber(folder: StateFolder, *launch_ids: str) -> Scrubber:
+    return launch_scrubber([launch for launch in map(folder.read_launch, launch_ids) if launch is not None])
+
+
+def wait_for_journal(path: Path, seconds: float) -> bool:
+    """Wait until an order's journal has its first whole line."""
+    return wait_until(lambda: bool(Tail(path / JOURNAL).read()), Deadline(seconds))

@@ -1,0 +1,181 @@
+"""An order's journal: one synced JSON line a state; and its progress file, which is not synced.
+
+The journal is what everybody believes: it is written before a step whose effect can't be taken back, and a reader drops a
+torn last line. Who holds the service's lock is alive; an order whose last state is not final and which nobody holds was
+interrupted there.
+"""
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, TextIO
+
+from orchestrator.agent import wire
+from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.state_folder import StateFolder, read_record, sync_folder
+
+JOURNAL = "journal.jsonl"
+PROGRESS = "progress.jsonl"
+
+Scrub = Callable[[Any], Any]
+"""Takes secret values out of anything JSON can hold."""
+
+
+class Journal:
+    """The writing end; one a supervisor. Everything passes `scrub` first."""
+
+    def __init__(self, folder: Path, scrub: Scrub = lambda value: value) -> None:
+        self._scrub = scrub
+        self._journal = _open_append(folder / JOURNAL)
+        self._progress = _open_append(folder / PROGRESS)
+        sync_folder(folder)
+        self._sequence = len(read_journal(folder / JOURNAL))
+        self._state = ""
+        self._state_began = time.monotonic()
+
+    def state(self, state: str, reason: str, data: Optional[Dict[str, Any]] = None) -> wire.StateEntry:
+        """Append one state and return when it is on the disk."""
+        self._sequence += 1
+        entry = wire.StateEntry(
+            self._sequence, state, time.time(), time.monotonic(), self._scrub(reason), self._scrub(wire.to_json(data or {}))
+        )
+        self._journal.write(json.dumps(wire.to_json(entry)) + "\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+        self._state = state
+        self._state_began = time.monotonic()
+        return entry
+
+    def progress(self, phase: str, detail: str = "") -> None:
+        """Append one line on what goes on inside the present state; losing it costs nothing, so errors are swallowed."""
+        entry = wire.Progress(self._state, phase, round(time.monotonic() - self._state_began, 3), self._scrub(detail))
+        try:
+            self._progress.write(json.dumps(wire.to_json(entry)) + "\n")
+            self._progress.flush()
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._journal.close()
+        self._progress.close()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_append(path: Path) -> TextIO:
+    """Open for appending whole lines: a torn last line, left by a crash, is cut off first."""
+    descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    text = path.read_bytes()
+    if not text.endswith(b"\n"):
+        os.ftruncate(descriptor, text.rfind(b"\n") + 1)
+    return os.fdopen(descriptor, "a", encoding="utf-8")
+
+
+class Tail:
+    """Reads whole new lines of a growing file, as JSON objects; a torn line waits for its rest."""
+
+    def __init__(self, path: Path, from_end: bool = False) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if from_end and path.exists() else 0
+
+    def read(self) -> List[Any]:
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                text = stream.read()
+        except OSError:
+            return []
+        whole, newline, _ = text.rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return [value for line in whole.splitlines() for value in _parse(line)]
+
+
+def _parse(line: bytes) -> List[Any]:
+    try:
+        return [json.loads(line)]
+    except ValueError:
+        return []
+
+
+def read_journal(path: Path) -> List[wire.StateEntry]:
+    """All whole lines of a journal, in order."""
+    entries = []
+    for data in Tail(path).read():
+        try:
+            entries.append(wire.from_json(wire.StateEntry, data))
+        except wire.WireError:
+            continue
+    return entries
+
+
+class ServiceLock:
+    """The kernel's lock on a service's state folder: it ends with its holder, and no child inherits it."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._path = folder.lock
+        self._descriptor: Optional[int] = None
+
+    def take(self, order_id: str, seconds: float = 1.0) -> bool:
+        """Take the lock and name its holder in the file.
+
+        A reader's probe holds the lock for a moment, so a refusal counts only when it lasts for `seconds`.
+        """
+        descriptor = os.open(str(self._path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not wait_until(lambda: _try_lock(descriptor, fcntl.LOCK_EX), Deadline(seconds)):
+            os.close(descriptor)
+            return False
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, order_id.encode(), 0)
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def lock_holder(folder: StateFolder) -> Optional[str]:
+    """The id of the order that a living supervisor holds, or None."""
+    try:
+        descriptor = os.open(str(folder.lock), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if _try_lock(descriptor, fcntl.LOCK_SH):
+            return None
+        return os.read(descriptor, 200).decode("utf-8", "replace").strip() or "unknown"
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def order_status(folder: StateFolder, order_id: Optional[str] = None) -> Optional[wire.OrderStatus]:
+    """Where an order (the newest, when not named) stands; None when there is none."""
+    identifiers = folder.order_ids()
+    chosen = order_id or (identifiers[-1] if identifiers else None)
+    if chosen is None:
+        return None
+    order = read_record(wire.Order, folder.order_folder(chosen) / "order.json")
+    entries = read_journal(folder.order_folder(chosen) / JOURNAL)
+    if order is None:
+        return None
+    live = lock_holder(folder) == chosen
+    state = entries[-1].state if entries else "SUBMITTED"
+    if state not in wire.State.FINAL and not live:
+        state = f"INTERRUPTED({state})"
+    since = entries[-1].time if entries else 0.0
+    return wire.OrderStatus(chosen, order.kind, state, live, since, order.operator)

@@ -1,0 +1,315 @@
+"""The state machine that changes a service: relaunch, launch and teardown are orders to the same machine.
+
+::
+
+    CHECKED -> LOCKED -> [BASELINE] -> DRAINING -> STOPPING -> CLEAN -> STARTING -> LOADING -> ANSWERING -> VERIFIED
+            -> [MEASURED] -> DONE
+    any failure after STOPPING -> ROLLING_BACK -> RESTORED | DOWN
+
+What it decides is here; what it does to the world is behind :class:`Steps`, so that each path can be walked in a test
+without a server. Before a step that can't be taken back, the journal says what is about to be done.
+"""
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Protocol
+
+from orchestrator.agent import wire
+from orchestrator.agent.wire import OrderKind, Outcome, State
+
+Report = Callable[[str, str], None]
+"""Takes a phase and a detail, for the screen."""
+
+
+class LaunchFailed(Exception):  # noqa: N818
+    """A launch did not become a serving server."""
+
+    def __init__(self, failure: wire.Failure) -> None:
+        super().__init__(failure.summary)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class Previous:
+    """How the old server is brought back: by its unit when somebody's unit runs it, else by this launch.
+
+    `verified` is false when nobody has ever proven this launch ready.
+    """
+
+    launch: wire.Launch
+    unit: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen of a serving server, to compare the next one with."""
+
+    capacity: Optional[int] = None
+    """max_total_num_tokens."""
+    scores: Dict[str, float] = field(default_factory=dict)
+    """Fixed text -> mean log-likelihood per token, nats."""
+    greedy: List[str] = field(default_factory=list)
+    facts: List[wire.Fact] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How a stop went. `last_answer` is the monotonic time of the old server's last good answer, None if none was seen."""
+
+    summary: str
+    last_answer: Optional[float] = None
+    lost_requests: Optional[int] = None
+    evidence: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A launch proven ready. `first_answer` is the monotonic time of its first good generation."""
+
+    first_answer: float
+    observed: Observed
+
+
+class Steps(Protocol):
+    """What the machine does to the world. Every method has its own deadline."""
+
+    def find(self) -> Optional[wire.ServerInfo]:
+        """The server on the service's port, or the one of ours that is still loading."""
+
+    def capture(self) -> Previous:
+        """How the server that was found is brought back; kept on the box before anything is touched."""
+
+    def observe(self, previous: Previous) -> Observed:
+        """Capacity, scores and greedy text of the serving old server."""
+
+    def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
+        """A bounded decode timing; never raises: a timing that can't be had is skipped with its reason."""
+
+    def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
+        """Stop the server that was found. `enter` is called with STOPPING when draining has ended."""
+
+    def clean(self, report: Report) -> List[wire.Verdict]:
+        """Wait until nothing of the stopped server is left. A REFUSE verdict means: don't start on top of it."""
+
+    def start(self, launch: wire.Launch) -> Dict[str, Any]:
+        """Start a launch detached; the answer is for the journal (unit or session, limits read back)."""
+
+    def start_unit(self, unit: str) -> None:
+        """Start somebody's systemd unit again."""
+
+    def wait_ready(self, previous: Previous, report: Report, enter: Callable[[str, str], None]) -> Ready:
+        """Prove the launch (or the unit) ready. `enter` is called with ANSWERING at its first good answer.
+
+        Raises:
+            LaunchFailed: it died, hung, ran out of time, or another process holds its port.
+        """
+
+    def verify(self, launch: wire.Launch, old: Observed, new: Observed) -> List[wire.Verdict]:
+        """Compare what the new server says with what the old one said."""
+
+    def stop_launch(self, launch: wire.Launch, report: Report) -> List[wire.Verdict]:
+        """End whatever is left of a failed launch, at once, and check that nothing is left."""
+
+    def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
+        """Make this launch the one to roll back to."""
+
+    def new_launch_id(self) -> str:
+        """An id for the launch that brings the old server back."""
+
+
+class Recorder(Protocol):
+    """The journal, as the machine needs it."""
+
+    def state(self, state: str, reason: str, data: Optional[Dict[str, Any]] = None) -> Any: ...
+
+    def progress(self, phase: str, detail: str = "") -> None: ...
+
+
+class Relaunch:
+    """One order from CHECKED to a final state."""
+
+    def __init__(self, order: wire.Order, steps: Steps, journal: Recorder) -> None:
+        self._order = order
+        self._steps = steps
+        self._journal = journal
+        self._previous: Optional[Previous] = None
+        self._baseline: Optional[wire.DecodeTiming] = None
+        self._observed = Observed()
+        self._stopped: Optional[Stopped] = None
+        self._verdicts: List[wire.Verdict] = []
+
+    def run(self) -> wire.OrderResult:
+        """Carry the order out; returns when it has come to a final state, whatever happens on the way."""
+        refusal = self._check()
+        if refusal is not None:
+            return self._finish(State.REFUSED, 3, refusal, "unchanged")
+        self._journal.state(State.LOCKED, f"held for {self._order.operator}" + (f": {self._order.reason}" if self._order.reason else ""))
+        if self._previous is not None:
+            self._look_at_old(self._previous)
+            if not self._stop_old():
+                return self._finish(
+                    State.DOWN, 7, "the old server's remains could not be cleared, so nothing was started on top of them", "down"
+                )
+        if self._order.kind == OrderKind.TEARDOWN or self._order.new is None:
+            return self._finish(State.DONE, 0, self._stopped.summary if self._stopped else "nothing was running", "down, as asked")
+        try:
+            return self._bring_up(self._order.new)
+        except LaunchFailed as failed:
+            return self._roll_back(self._order.new, failed.failure)
+        except Exception as error:  # noqa: BLE001 - whatever breaks between stop and ready, the service must come back
+            return self._roll_back(self._order.new, _unexpected(error))
+
+    def _check(self) -> Optional[str]:
+        server = self._steps.find()
+        wanted = self._order.old
+        if server is not None and wanted is None:
+            if self._order.kind == OrderKind.TEARDOWN:
+                return f"process {server.main.pid} serves port {server.port} now, but the plan showed none"
+            return f"process {server.main.pid} already serves port {server.port}: use relaunch to replace it"
+        if wanted is not None and server is None:
+            return f"the server that the plan showed (process {wanted.pid}) has ended meanwhile; look again"
+        if server is not None and server.main != wanted:
+            return f"another server (process {server.main.pid}) is there now than the plan showed; look again"
+        if server is not None:
+            self._previous = self._steps.capture()
+        self._journal.state(State.CHECKED, _describe(server), {"server": server, "order": self._order.kind})
+        return None
+
+    def _look_at_old(self, previous: Previous) -> None:
+        if self._order.kind == OrderKind.TEARDOWN:
+            return
+        self._journal.state(State.BASELINE, "the old server is looked at while it serves")
+        self._observed = self._steps.observe(previous)
+        if self._order.policy.measure:
+            self._baseline = self._steps.measure(previous.launch, self._journal.progress)
+
+    def _stop_old(self) -> bool:
+        self._journal.state(State.DRAINING, "SIGTERM to the main process; running requests go on")
+        self._stopped = self._steps.stop(self._journal.progress, self._enter)
+        verdicts = self._steps.clean(self._journal.progress)
+        self._verdicts += verdicts
+        dirty = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
+        if dirty:
+            return False
+        self._journal.state(State.CLEAN, self._stopped.summary, {"verdicts": verdicts, "evidence": self._stopped.evidence})
+        return True
+
+    def _enter(self, state: str, reason: str) -> None:
+        self._journal.state(state, reason)
+
+    def _bring_up(self, launch: wire.Launch) -> wire.OrderResult:
+        ready = self._start(Previous(launch))
+        verdicts = self._steps.verify(launch, self._observed, ready.observed)
+        self._verdicts += verdicts
+        wrong = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
+        if wrong:
+            raise LaunchFailed(wire.Failure("wrong_answers", wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
+        self._steps.mark_verified(launch, ready.observed)
+        self._journal.state(State.VERIFIED, "it serves, and says what the old one said", {"verdicts": verdicts})
+        measured = None
+        if self._order.policy.measure:
+            measured = self._steps.measure(launch, self._journal.progress)
+            self._journal.state(State.MEASURED, measured.skipped or f"{measured.tokens_per_second:.2f} tok/s", {"timing": measured})
+        return self._finish(State.DONE, 0, f"{launch.backend} serves", "serving", ready=ready, launch=launch, measured=measured)
+
+    def _start(self, target: Previous) -> Ready:
+        launch = target.launch
+        what = f"unit {target.unit}" if target.unit else f"launch {launch.launch_id}"
+        self._journal.state(State.STARTING, f"starting {what}", {"launch_id": launch.launch_id, "unit": target.unit, "argv": argv(launch)})
+        if target.unit:
+            self._steps.start_unit(target.unit)
+            started: Dict[str, Any] = {"unit": target.unit}
+        else:
+            started = self._steps.start(launch)
+        self._journal.state(State.LOADING, f"{what} is running", started)
+        return self._steps.wait_ready(target, self._journal.progress, self._enter)
+
+    def _roll_back(self, launch: wire.Launch, failure: wire.Failure) -> wire.OrderResult:
+        self._journal.state(State.ROLLING_BACK, failure.summary, {"failure": failure})
+        try:
+            leftovers = self._steps.stop_launch(launch, self._journal.progress)
+            self._verdicts += leftovers
+            dirty = [verdict for verdict in leftovers if verdict.outcome == Outcome.REFUSE]
+            if dirty:
+                return self._finish(
+                    State.DOWN, 7, f"{failure.summary}; what it left could not be cleared: {dirty[-1].detail}", "down", failure
+                )
+            if self._previous is None:
+                return self._finish(State.DOWN, 7, f"{failure.summary}; nothing served before, so nothing was put back", "down", failure)
+            target = self._previous
+            if target.unit is None:
+                target = dataclasses.replace(target, launch=dataclasses.replace(target.launch, launch_id=self._steps.new_launch_id()))
+            ready = self._start(target)
+        except LaunchFailed as again:
+            return self._finish(
+                State.DOWN, 7, f"{failure.summary}; then the previous server failed too: {again.failure.summary}", "down", failure
+            )
+        except Exception as error:  # noqa: BLE001 - the operator must learn that the service is down, and why
+            return self._finish(State.DOWN, 7, f"{failure.summary}; then rolling back failed: {error!r}", "down", failure)
+        if target.unit is None:
+            self._steps.mark_verified(target.launch, ready.observed)
+        return self._finish(
+            State.RESTORED, 6, failure.summary, "the previous server serves again", failure, ready=ready, launch=target.launch
+        )
+
+    def _finish(
+        self,
+        state: str,
+        exit_code: int,
+        summary: str,
+        service: str,
+        failure: Optional[wire.Failure] = None,
+        *,
+        ready: Optional[Ready] = None,
+        launch: Optional[wire.Launch] = None,
+        measured: Optional[wire.DecodeTiming] = None,
+    ) -> wire.OrderResult:
+        stopped = self._stopped
+        dark = None
+        if ready is not None and stopped is not None and stopped.last_answer is not None:
+            dark = max(0.0, ready.first_answer - stopped.last_answer)
+        result = wire.OrderResult(
+            order_id=self._order.order_id,
+            state=state,
+            exit_code=exit_code,
+            summary=summary,
+            service=service,
+            failure=failure,
+            next_step=_next_step(state),
+            baseline=self._baseline,
+            measured=measured,
+            dark_seconds=dark,
+            lost_requests=stopped.lost_requests if stopped else None,
+            launch_id=launch.launch_id if launch else None,
+            verdicts=self._verdicts,
+        )
+        self._journal.state(state, summary, {"service": service, "time": time.time()})
+        return result
+
+
+def argv(launch: wire.Launch) -> List[str]:
+    """The argument vector of a launch without what its secrets add."""
+    return [launch.python, *launch.entry, *launch.arguments]
+
+
+def _describe(server: Optional[wire.ServerInfo]) -> str:
+    if server is None:
+        return "no server is running"
+    return f"process {server.main.pid} on port {server.port}, managed by {server.manager.kind} {server.manager.name}".rstrip()
+
+
+def _next_step(state: str) -> Optional[str]:
+    return {
+        State.RESTORED: "read the evidence; fab logs shows the failed launch",
+        State.DOWN: "fab status, then fab logs; fab launch starts the service again",
+        State.REFUSED: "fab status",
+    }.get(state)
+
+
+def _unexpected(error: Exception) -> wire.Failure:
+    return wire.Failure(
+        "unexpected",
+        f"an unexpected error stopped the launch: {error!r}",
+        advice="this is a fault of the orchestrator: keep the run folder",
+    )

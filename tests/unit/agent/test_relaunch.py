@@ -1,0 +1,214 @@
+"""Every path through the state machine, walked with steps that only remember what was asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import wire
+from orchestrator.agent.relaunch import LaunchFailed, Observed, Previous, Ready, Relaunch, Report, Stopped
+from orchestrator.agent.wire import OrderKind, Outcome, State
+
+OLD_ID = wire.ProcessId(100, 5000)
+OLD = wire.ServerInfo(
+    OLD_ID,
+    [OLD_ID],
+    wire.Manager(wire.ManagerKind.OWN_UNIT, "orchestrator-s-old.service"),
+    30000,
+    True,
+    "/py",
+    ["--port", "30000"],
+    "root",
+    1.0,
+)
+OLD_LAUNCH = wire.Launch("old", "s", "auto", "/py", ["--port", "30000"], "127.0.0.1", 30000)
+NEW_LAUNCH = replace(OLD_LAUNCH, launch_id="new", backend="flashinfer_cutedsl")
+TIMING = wire.DecodeTiming(tokens_per_second=10.36, time_per_output_token=1 / 10.36)
+DIRTY = wire.Verdict("port", Outcome.REFUSE, "port 30000 is held by process 7")
+
+
+@dataclass
+class RememberingSteps:
+    """Stands in for the box: answers from its fields and remembers the calls."""
+
+    server: wire.ServerInfo | None = OLD
+    previous: Previous = field(default_factory=lambda: Previous(OLD_LAUNCH))
+    failing: set[str] = field(default_factory=set)
+    dirty_after: set[str] = field(default_factory=set)
+    verdict: wire.Verdict = field(default_factory=lambda: wire.Verdict("answers", Outcome.PASS, "same"))
+    calls: list[str] = field(default_factory=list)
+
+    def find(self) -> wire.ServerInfo | None:
+        return self.server
+
+    def capture(self) -> Previous:
+        self.calls.append("capture")
+        return self.previous
+
+    def observe(self, previous: Previous) -> Observed:
+        self.calls.append("observe")
+        return Observed(capacity=1000)
+
+    def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
+        self.calls.append(f"measure {launch.launch_id}")
+        return TIMING
+
+    def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
+        self.calls.append("stop")
+        enter(State.STOPPING, "no requests left")
+        return Stopped("ended by itself after 3.0 s", last_answer=10.0)
+
+    def clean(self, report: Report) -> list[wire.Verdict]:
+        return [DIRTY] if "old" in self.dirty_after else []
+
+    def start(self, launch: wire.Launch) -> dict[str, Any]:
+        self.calls.append(f"start {launch.launch_id}")
+        if f"start {launch.launch_id}" in self.failing:
+            raise OSError("no space")
+        return {}
+
+    def start_unit(self, unit: str) -> None:
+        self.calls.append(f"start_unit {unit}")
+
+    def wait_ready(self, previous: Previous, report: Report, enter: Callable[[str, str], None]) -> Ready:
+        if previous.launch.launch_id in self.failing:
+            raise LaunchFailed(wire.Failure("out_of_memory", f"{previous.launch.launch_id} ran out of memory"))
+        enter(State.ANSWERING, "first good generation")
+        return Ready(12.5, Observed(capacity=1000))
+
+    def verify(self, launch: wire.Launch, old: Observed, new: Observed) -> list[wire.Verdict]:
+        return [self.verdict]
+
+    def stop_launch(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:
+        self.calls.append(f"stop_launch {launch.launch_id}")
+        return [DIRTY] if "new" in self.dirty_after else []
+
+    def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
+        self.calls.append(f"mark_verified {launch.launch_id}")
+
+    def new_launch_id(self) -> str:
+        return "back"
+
+
+@dataclass
+class ListJournal:
+    states: list[str] = field(default_factory=list)
+
+    def state(self, state: str, reason: str, data: dict[str, Any] | None = None) -> None:
+        self.states.append(state)
+
+    def progress(self, phase: str, detail: str = "") -> None:
+        return
+
+
+def order(
+    kind: str = OrderKind.RELAUNCH, old: wire.ProcessId | None = OLD_ID, new: wire.Launch | None = NEW_LAUNCH, measure: bool = True
+) -> wire.Order:
+    return wire.Order("o1", kind, "s", "/state", 30000, wire.Policy(measure=measure), "ann@laptop", old=old, new=new)
+
+
+def carry_out(asked: wire.Order, steps: RememberingSteps) -> tuple[wire.OrderResult, list[str]]:
+    journal = ListJournal()
+    return Relaunch(asked, steps, journal).run(), journal.states
+
+
+def test_relaunch_walks_every_state_in_order_and_measures_both_servers() -> None:
+    steps = RememberingSteps()
+    result, states = carry_out(order(), steps)
+    assert " ".join(states) == ("CHECKED LOCKED BASELINE DRAINING STOPPING CLEAN STARTING LOADING ANSWERING VERIFIED MEASURED DONE")
+    assert steps.calls == ["capture", "observe", "measure old", "stop", "start new", "mark_verified new", "measure new"]
+    assert (result.state, result.exit_code, result.dark_seconds) == (State.DONE, 0, 2.5)
+    assert result.baseline == result.measured == TIMING
+
+
+def test_without_measuring_nothing_is_timed() -> None:
+    steps = RememberingSteps()
+    result, states = carry_out(order(measure=False), steps)
+    assert "MEASURED" not in states
+    assert not [call for call in steps.calls if call.startswith("measure")]
+    assert result.measured is None
+
+
+def test_a_launch_that_fails_is_cleared_away_and_the_previous_one_serves_again() -> None:
+    steps = RememberingSteps(failing={"new"})
+    result, states = carry_out(order(), steps)
+    assert states[-5:] == ["ROLLING_BACK", "STARTING", "LOADING", "ANSWERING", "RESTORED"]
+    assert steps.calls[-4:] == ["start new", "stop_launch new", "start back", "mark_verified back"]
+    assert (result.state, result.exit_code, result.launch_id) == (State.RESTORED, 6, "back")
+    assert result.failure is not None
+    assert result.failure.category == "out_of_memory"
+
+
+def test_a_server_that_answers_wrongly_is_rolled_back() -> None:
+    steps = RememberingSteps(verdict=wire.Verdict("answers", Outcome.REFUSE, "mean log-likelihood fell by 3.1 nats"))
+    result, states = carry_out(order(), steps)
+    assert "VERIFIED" not in states
+    assert (result.state, result.exit_code) == (State.RESTORED, 6)
+    assert result.failure is not None
+    assert "3.1 nats" in result.failure.summary
+
+
+def test_an_unexpected_error_after_the_stop_still_brings_the_service_back() -> None:
+    result, _ = carry_out(order(), RememberingSteps(failing={"start new"}))
+    assert (result.state, result.exit_code) == (State.RESTORED, 6)
+
+
+def test_rollback_of_somebodys_unit_starts_the_unit() -> None:
+    steps = RememberingSteps(previous=Previous(OLD_LAUNCH, unit="sglang.service"), failing={"new"})
+    result, _ = carry_out(order(), steps)
+    assert steps.calls[-1] == "start_unit sglang.service"
+    assert result.exit_code == 6
+
+
+@pytest.mark.parametrize("steps", [RememberingSteps(failing={"new", "back"}), RememberingSteps(failing={"new", "start back"})])
+def test_when_the_previous_server_fails_too_the_service_is_down(steps: RememberingSteps) -> None:
+    result, states = carry_out(order(), steps)
+    assert states[-1] == State.DOWN
+    assert result.exit_code == 7
+
+
+def test_nothing_is_started_on_top_of_what_the_old_server_left() -> None:
+    steps = RememberingSteps(dirty_after={"old"})
+    result, states = carry_out(order(), steps)
+    assert (states[-1], result.exit_code) == (State.DOWN, 7)
+    assert not [call for call in steps.calls if call.startswith("start")]
+
+
+def test_nothing_is_started_on_top_of_what_the_failed_launch_left() -> None:
+    steps = RememberingSteps(failing={"new"}, dirty_after={"new"})
+    result, _ = carry_out(order(), steps)
+    assert result.exit_code == 7
+    assert "start back" not in steps.calls
+
+
+def test_a_launch_where_nothing_served_has_nothing_to_roll_back_to() -> None:
+    steps = RememberingSteps(server=None, failing={"new"})
+    result, states = carry_out(order(OrderKind.LAUNCH, old=None), steps)
+    assert states == ["CHECKED", "LOCKED", "STARTING", "LOADING", "ROLLING_BACK", "DOWN"]
+    assert (result.exit_code, steps.calls) == (7, ["start new", "stop_launch new"])
+
+
+def test_teardown_stops_and_starts_nothing() -> None:
+    steps = RememberingSteps()
+    result, states = carry_out(order(OrderKind.TEARDOWN, new=None), steps)
+    assert states == ["CHECKED", "LOCKED", "DRAINING", "STOPPING", "CLEAN", "DONE"]
+    assert steps.calls == ["capture", "stop"]
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("server", "asked"),
+    [
+        (OLD, order(old=None)),
+        (None, order()),
+        (replace(OLD, main=wire.ProcessId(100, 9999)), order()),
+        (OLD, order(OrderKind.TEARDOWN, old=None, new=None)),
+    ],
+)
+def test_another_situation_than_the_plan_showed_is_refused_untouched(server: wire.ServerInfo | None, asked: wire.Order) -> None:
+    steps = RememberingSteps(server=server)
+    result, states = carry_out(asked, steps)
+    assert (states, result.exit_code, steps.calls) == (["REFUSED"], 3, [])
