@@ -127,6 +127,22 @@ class AgentFailure:
     next_step: Optional[str] = None
 
 
+@dataclass(frozen=True)
+class PingRequest:
+    """Who and where are you? Nothing to say with it."""
+
+
+@dataclass(frozen=True)
+class PlaceFacts:
+    """The answer to a ping. `container` is its kind (``lxc``), None on a bare host or where nobody says."""
+
+    python: str
+    kernel: str
+    host_name: str
+    user_id: int
+    container: Optional[str] = None
+
+
 class Outcome:
     """The values of :attr:`Verdict.outcome`."""
 

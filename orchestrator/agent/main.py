@@ -1,0 +1,180 @@
+"""Framing and dispatch: one request in, framed events out, anything that goes wrong as data.
+
+:mod:`boot` calls :func:`run` with both ends of the channel; standard output already points at standard error, so a
+print in a verb can't be mistaken for an event. Each event is one line: the random token that came with the request, the
+protocol's number, a space, and JSON.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any, Dict, NamedTuple, NoReturn, Optional
+
+from orchestrator.agent import wire
+from orchestrator.agent.refusal import AgentRefusal
+
+
+class Verb(NamedTuple):
+    """One thing that the agent can be asked. `module` is imported only when its verb is asked for.
+
+    `ends_with_reader` is False where stopping half-way would leave something half-done: such a verb runs to its end
+    although nobody listens any more.
+    """
+
+    module: str
+    function: str
+    request: str
+    """The name of the request's type in :mod:`wire`."""
+    ends_with_reader: bool = True
+
+
+VERBS: Dict[str, Verb] = {
+    "ping": Verb("main", "ping", "PingRequest"),
+    "survey": Verb("survey", "survey", "SurveyRequest"),
+    "preflight": Verb("preflight", "preflight", "PreflightRequest"),
+    "submit": Verb("supervisor", "submit", "Order", ends_with_reader=False),
+    "follow": Verb("follow", "follow", "OrderReference"),
+    "logs": Verb("follow", "logs", "LogRequest"),
+    "collect": Verb("follow", "collect", "OrderReference"),
+}
+
+DISK_FULL = (28, 122)
+"""ENOSPC and EDQUOT on Linux."""
+
+
+class Output:
+    """The channel back to the operator's end. Threads may share it."""
+
+    def __init__(self, descriptor: int, token: str) -> None:
+        self._descriptor = descriptor
+        self._prefix = f"{token}{wire.PROTOCOL} "
+        self._lock = threading.Lock()
+
+    def emit(self, kind: str, data: Any) -> None:
+        """Send one event at once. A reader who has gone is no error: :func:`watch_reader` decides what that means."""
+        text = json.dumps({"kind": kind, "data": wire.to_json(data)}, ensure_ascii=False, separators=(",", ":"))
+        line = (self._prefix + text + "\n").encode("utf-8", "replace")  # undecodable file names hold lone surrogates
+        with self._lock:
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except BrokenPipeError:
+                return
+
+
+def run(token: str, request: bytes, channel_in: int, channel_out: int) -> NoReturn:
+    """Answer one request and leave the process without waiting for threads or buffers."""
+    output = Output(channel_out, token)
+    try:
+        verb, body = parse_request(request)
+        require_pidfd()
+        if verb.ends_with_reader:
+            watch_reader(channel_in)
+        output.emit(wire.EventKind.RESULT, resolve(verb)(body, output.emit))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it travels as data
+        output.emit(wire.EventKind.ERROR, describe(error))
+        os._exit(1)
+    os._exit(0)
+
+
+def parse_request(request: bytes) -> "tuple[Verb, Any]":
+    """The verb that is asked for, and its request decoded.
+
+    Raises:
+        AgentRefusal: ``request``: another protocol, an unknown verb or a body that does not fit.
+    """
+    try:
+        asked = wire.from_json(wire.Request, json.loads(request.decode("utf-8")))
+        if asked.protocol != wire.PROTOCOL:
+            raise wire.WireError(f"protocol {asked.protocol} was asked for, this agent speaks {wire.PROTOCOL}")
+        if asked.verb not in VERBS:
+            raise wire.WireError(f"no verb {asked.verb!r}; there are {', '.join(VERBS)}")
+        verb = VERBS[asked.verb]
+        return verb, wire.from_json(getattr(wire, verb.request), asked.body)
+    except ValueError as error:
+        raise AgentRefusal("request", f"the request can't be understood: {error}") from None
+
+
+def resolve(verb: Verb) -> Any:
+    """Import the one function that answers `verb`."""
+    return getattr(importlib.import_module("orchestrator.agent." + verb.module), verb.function)
+
+
+def require_pidfd() -> None:
+    """Processes are signalled through pidfd only, so without it nothing else is worth trying.
+
+    Raises:
+        AgentRefusal: ``kernel``: older than 5.3, or a seccomp filter that denies the call.
+    """
+    release = os.uname().release
+    if not hasattr(os, "pidfd_open"):
+        raise AgentRefusal(
+            "kernel", f"this python3 was built without pidfd_open (the kernel here is {release}, 5.3 or newer is needed)", [sys.version]
+        )
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        raise AgentRefusal(
+            "kernel",
+            f"kernel {release} has no usable pidfd_open ({error.strerror}): 5.3 or newer is needed, and no seccomp filter that denies it",
+        ) from None
+
+
+def watch_reader(channel_in: int) -> None:
+    """End this process, with all children that it did not detach, as soon as the operator's end closes the channel."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+
+    def wait() -> None:
+        while os.read(channel_in, 4096):
+            pass
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def describe(error: BaseException) -> wire.AgentFailure:
+    """What the operator is told about an exception."""
+    if isinstance(error, AgentRefusal):
+        return error.failure
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        where = error.filename or "a file system"
+        return wire.AgentFailure("disk_full", f"{where}: {error.strerror}", next_step="df -h; df -i")
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("orchestrator"):
+        message = f"python3 {sys.version.split()[0]} lacks the module {error.name} (a minimal build)"
+        return wire.AgentFailure("python", message, next_step="apt install python3")
+    import traceback
+
+    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+    return wire.AgentFailure("traceback", f"{type(error).__name__}: {error}", lines[-60:])
+
+
+def ping(request: wire.PingRequest, emit: Any) -> wire.PlaceFacts:
+    """Who and where the agent is."""
+    uname = os.uname()
+    return wire.PlaceFacts(
+        python=sys.version.split()[0],
+        kernel=uname.release,
+        host_name=uname.nodename,
+        user_id=os.getuid(),
+        container=container_kind(),
+    )
+
+
+def container_kind() -> Optional[str]:
+    """``lxc`` and the like, as systemd's container interface tells it; None on a bare host or where nobody says."""
+    try:
+        with open("/run/systemd/container", encoding="utf-8") as stream:
+            return stream.read().strip() or None
+    except OSError:
+        pass
+    try:
+        with open("/proc/1/environ", "rb") as stream:
+            entries = stream.read().split(b"\0")
+    except OSError:
+        return None
+    kinds = [entry[len(b"container=") :].decode() for entry in entries if entry.startswith(b"container=")]
+    return kinds[0] if kinds else None
