@@ -1,0 +1,122 @@
+"""A loaded inventory: look-ups by name that tell what exists when a name does not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.config.models import Backend, Host, Place, Service
+from orchestrator.errors import UsageError
+
+
+Item = TypeVar("Item", Host, Service, Backend)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything under one inventory folder. The mappings keep the order of the files.
+
+    Attributes:
+        directory: the folder it was loaded from.
+        known_hosts: the inventory's own known_hosts file; it may not exist.
+    """
+
+    directory: Path
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    services: Mapping[str, Service] = field(default_factory=dict)
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.directory / "known_hosts"
+
+    def host(self, name: str) -> Host:
+        """The host of that name.
+
+        Raises:
+            UsageError: there is none; the message names those that exist.
+        """
+        return _look_up("host", name, self.hosts, "fab hosts")
+
+    def service(self, name: str | None = None, host: str | None = None) -> Service:
+        """The service of that name; without a name, the host's default or only one (without a host, the only one of all).
+
+        Raises:
+            UsageError: there is none, there are several, or it does not run on `host`.
+        """
+        if host is not None:
+            self.host(host)
+        if name is not None:
+            return self._service_on(_look_up("service", name, self.services, "fab hosts"), host)
+        candidates = [service for service in self.services.values() if host in (None, service.host)]
+        default = None if host is None else self.hosts[host].service
+        if default is not None:
+            return self.services[default]
+        if len(candidates) == 1:
+            return candidates[0]
+        where = "in the inventory" if host is None else f"on host {host}"
+        if not candidates:
+            raise UsageError(f"there is no service {where}", next_step=f"write one: {self.directory}/services/NAME.yml")
+        raise UsageError(
+            f"there are {len(candidates)} services {where}: name one", evidence=[f"services: {_listed(s.name for s in candidates)}"]
+        )
+
+    def _service_on(self, service: Service, host: str | None) -> Service:
+        if host is not None and service.host != host:
+            raise UsageError(f"service {service.name} is on host {service.host}, not on {host}")
+        return service
+
+    def place_of(self, service: Service) -> Place:
+        """Where the service runs."""
+        return self.hosts[service.host].place(container=service.in_container)
+
+    def jumps(self, place: Place) -> list[Place]:
+        """The hosts that a connection to `place` goes through, in the order in which they are reached."""
+        chain: list[Place] = []
+        name = place.jump
+        while name is not None:
+            hop = self.host(name).place(container=False)
+            chain.insert(0, hop)
+            name = hop.jump
+        return chain
+
+    def backend(self, name: str) -> Backend:
+        """The one profile of that name.
+
+        Raises:
+            UsageError: there is none; the message names those that exist.
+        """
+        return _look_up("backend profile", name, self.backends, "fab backends")
+
+    def backends_named(self, names: str) -> list[Backend]:
+        """The profiles of ``flashinfer_cutedsl+ep8``: the backend first, then the overlays as given.
+
+        Raises:
+            UsageError: a name does not exist or comes twice, or there is more than one of kind ``backend``.
+        """
+        profiles = [self.backend(name.strip()) for name in names.split("+")]
+        twice = sorted({profile.name for profile in profiles if profiles.count(profile) > 1})
+        if twice:
+            raise UsageError(f"backend profile {twice[0]} is named twice in {names!r}")
+        kernels = [profile for profile in profiles if profile.kind == "backend"]
+        if len(kernels) > 1:
+            raise UsageError(
+                f"{_listed(profile.name for profile in kernels)} exclude each other: one backend, and any overlays",
+                evidence=[f"overlays: {_listed(name for name, item in self.backends.items() if item.kind == 'overlay')}"],
+            )
+        return kernels + [profile for profile in profiles if profile.kind == "overlay"]
+
+
+def _look_up(what: str, name: str, items: Mapping[str, Item], command: str) -> Item:
+    if name in items:
+        return items[name]
+    close = difflib.get_close_matches(name, items, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UsageError(f"there is no {what} {name!r}{hint}", evidence=[f"{what}s: {_listed(items)}"], next_step=command)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

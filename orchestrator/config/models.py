@@ -1,0 +1,262 @@
+"""What the inventory's YAML may hold: hosts, services and backend profiles.
+
+The models are strict (no text is taken for a number), closed (an unknown key is a mistake) and frozen. Messages here end
+up after ``file:line: path:``, so they say only what is wrong and what is allowed, and never repeat a secret's value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from orchestrator.agent import wire
+from orchestrator.agent.state_folder import DEFAULT_ROOT
+from orchestrator.config import fields
+from orchestrator.config.fields import AbsolutePath, LocalPath, Name, Program
+
+Become = Literal["none", "sudo"]
+ReachedBy = Literal["ssh", "pct", "lxc-attach", "incus"]
+PlaceKind = Literal["container", "host"]
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+Arguments = dict[fields.FlagName, fields.ArgumentValue]
+Environment = dict[fields.VariableName, fields.EnvironmentValue]
+
+
+class StrictModel(BaseModel):
+    """Closed, strict and frozen."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere a program can run, and how it is reached.
+
+    With `reached_by` ``ssh``, the login (address, port, user, ...) is the place's own. With ``pct``, ``lxc-attach`` or
+    ``incus`` it is the host's, where that tool enters `container`; `become` is then about the tool on the host, and the
+    program runs as the container's root.
+
+    Attributes:
+        label: for the screen: ``gpu1``, or ``gpu1/101`` for its container.
+        host: the host's name in the inventory.
+        container: what the tool on the host is given (``101``, ``sglang``); None for the host itself.
+        identity_files: absolute paths; may not exist on this operator's machine.
+        agent: whether the operator's SSH agent is asked.
+        jump: the name of the host (in the inventory) that the connection goes through.
+        python: the Python that runs the agent there.
+        state_root: the folder that holds each service's state folder.
+        gpus: how many GPUs are expected, None when nothing is.
+    """
+
+    label: str
+    host: str
+    container: str | None
+    reached_by: ReachedBy
+    address: str
+    port: int
+    user: str
+    become: Become
+    identity_files: tuple[Path, ...]
+    agent: bool
+    jump: str | None
+    python: str
+    state_root: str
+    gpus: int | None
+
+
+class Container(StrictModel):
+    """The LXC container on a host. The login keys are for ``reached_by: ssh`` alone; ``address`` is required with it."""
+
+    reached_by: ReachedBy
+    id: Annotated[int, Field(ge=100)] | None = None
+    """Proxmox's number of the container."""
+    name: Name | None = None
+    """The container's name, for lxc-attach and incus."""
+    address: fields.Address | None = None
+    port: Port = 22
+    user: Name = "root"
+    become: Become = "none"
+    identity_files: list[LocalPath] = []
+    agent: bool = True
+    jump: Name | None = None
+    python: Program = "python3"
+    state_root: AbsolutePath = DEFAULT_ROOT
+
+    @property
+    def reference(self) -> str:
+        """What ``pct``, ``lxc-attach`` or ``incus`` is given, and what the screen shows."""
+        if self.id is not None and (self.reached_by == "pct" or self.name is None):
+            return str(self.id)
+        return self.name or ""
+
+    @field_validator("address", "port", "user", "become", "identity_files", "agent", "jump")
+    @classmethod
+    def _only_over_ssh(cls, value: Any, info: ValidationInfo) -> Any:
+        reached_by = info.data.get("reached_by", "ssh")
+        if reached_by != "ssh":
+            raise ValueError(f"only with reached_by: ssh; {reached_by} runs on the host, with the host's login")
+        return value
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.id is None and self.name is None:
+            raise ValueError("needs id (Proxmox's number) or name")
+        if self.reached_by == "pct" and self.id is None:
+            raise ValueError("reached_by: pct needs id, Proxmox's number of the container")
+        if self.reached_by == "incus" and self.name is None:
+            raise ValueError("reached_by: incus needs name")
+        if self.reached_by == "ssh" and self.address is None:
+            raise ValueError("reached_by: ssh needs address")
+        return self
+
+
+class Host(StrictModel):
+    """A bare machine. `name` is its key in hosts.yml."""
+
+    name: Name
+    address: fields.Address
+    port: Port = 22
+    user: Name = "root"
+    become: Become = "none"
+    identity_files: list[LocalPath] = []
+    agent: bool = True
+    jump: Name | None = None
+    python: Program = "python3"
+    state_root: AbsolutePath = DEFAULT_ROOT
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    container: Container | None = None
+    service: Name | None = None
+    """The service that is meant when a command names none; needed only where the host has several."""
+
+    def place(self, *, container: bool) -> Place:
+        """The host itself, or its container.
+
+        Raises:
+            ValueError: the host has no container.
+        """
+        if not container:
+            return self._place(self, "ssh", None, self.python, self.state_root)
+        inside = self.container
+        if inside is None:
+            raise ValueError(f"host {self.name} has no container")
+        login = inside if inside.reached_by == "ssh" else self
+        return self._place(login, inside.reached_by, inside.reference, inside.python, inside.state_root)
+
+    def _place(self, login: Host | Container, reached_by: ReachedBy, container: str | None, python: str, state_root: str) -> Place:
+        return Place(
+            label=self.name if container is None else f"{self.name}/{container}",
+            host=self.name,
+            container=container,
+            reached_by=reached_by,
+            address=login.address or "",
+            port=login.port,
+            user=login.user,
+            become=login.become,
+            identity_files=tuple(Path(item) for item in login.identity_files),
+            agent=login.agent,
+            jump=login.jump,
+            python=python,
+            state_root=state_root,
+            gpus=self.gpus,
+        )
+
+
+class PolicyModel(StrictModel):
+    """Overrides of :class:`orchestrator.agent.wire.Policy`, whose defaults and meaning hold."""
+
+    drain: Annotated[float, Field(ge=0, le=24 * 3600, allow_inf_nan=False)] = wire.Policy.drain
+    grace: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = wire.Policy.grace
+    clean: Seconds = wire.Policy.clean
+    load_total: Seconds = wire.Policy.load_total
+    load_stall: Seconds = wire.Policy.load_stall
+    generations: Count = wire.Policy.generations
+    capacity_warn: Fraction = wire.Policy.capacity_warn
+    capacity_fail: Fraction = wire.Policy.capacity_fail
+    likelihood_tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = wire.Policy.likelihood_tolerance
+    measure: bool = wire.Policy.measure
+    measure_input_tokens: Count = wire.Policy.measure_input_tokens
+    measure_output_tokens: Annotated[int, Field(ge=2)] = wire.Policy.measure_output_tokens
+    measure_repeats: Count = wire.Policy.measure_repeats
+    measure_seconds: Seconds = wire.Policy.measure_seconds
+
+    @model_validator(mode="after")
+    def _thresholds_are_ordered(self) -> Self:
+        if self.capacity_fail > self.capacity_warn:
+            raise ValueError("capacity_fail must not be above capacity_warn")
+        return self
+
+
+class Service(StrictModel):
+    """One SGLang server as it should run.
+
+    `arguments` maps exact long flags to their values: true is a bare flag, false leaves it out, a list is several
+    values. `secrets` maps SGLang argument names (``api-key``) to where their values are found on the operator's machine.
+    """
+
+    name: Name
+    host: Name
+    place: PlaceKind = "container"
+    python: AbsolutePath
+    """The Python that has SGLang installed."""
+    entry: Annotated[list[NonEmpty], Field(min_length=1)] = ["-m", "sglang.launch_server"]
+    model: NonEmpty
+    bind: NonEmpty = "127.0.0.1"
+    """SGLang's --host."""
+    port: Port = 30000
+    user: Name | None = None
+    """Who runs the server; None: whoever runs the agent."""
+    directory: AbsolutePath | None = None
+    arguments: Arguments = {}
+    environment: Environment = {}
+    backend: NonEmpty | None = None
+    """The backend profiles (``flashinfer_cutlass+ep8``) that `fab launch` uses when it names none."""
+    secrets: dict[fields.SecretName, fields.SecretReference] = {}
+    policy: PolicyModel = PolicyModel()
+
+    @property
+    def in_container(self) -> bool:
+        return self.place == "container"
+
+
+class RequirementsModel(StrictModel):
+    """What a variant needs; field by field :class:`orchestrator.agent.wire.Requirements`."""
+
+    compute_capability: list[fields.ComputeCapability] = []
+    compute_capability_unproven: list[fields.ComputeCapability] = []
+    quantization: list[NonEmpty] = []
+    python_modules: list[fields.ModuleName] = []
+    gpu_count: Count | None = None
+    note: str = ""
+
+
+class Variant(StrictModel):
+    """What a profile means for a range of SGLang versions.
+
+    Attributes:
+        sglang: version specifiers, all of which must hold: ``>=0.5.11,<0.5.20``.
+        refused: why the profile can't be had in these versions; the arguments are then never used.
+    """
+
+    sglang: fields.VersionRange
+    arguments: Arguments = {}
+    environment: Environment = {}
+    requirements: RequirementsModel = RequirementsModel()
+    refused: NonEmpty | None = None
+
+
+class Backend(StrictModel):
+    """A named overlay on a service. Of kind ``backend`` a launch has at most one, of kind ``overlay`` any number."""
+
+    name: Name
+    kind: Literal["backend", "overlay"]
+    summary: NonEmpty
+    """When to use it, in one line."""
+    variants: Annotated[list[Variant], Field(min_length=1)]

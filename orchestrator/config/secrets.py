@@ -1,0 +1,74 @@
+"""Fetching a service's secrets on the operator's machine, at the moment they are needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from orchestrator.config.fields import SecretSource
+from orchestrator.config.models import Service
+from orchestrator.errors import ConfigError
+
+COMMAND_SECONDS = 60.0
+"""How long a secret's command may take: a password manager may ask its user to touch a key."""
+
+
+def resolve_secrets(service: Service) -> dict[str, str]:
+    """The values of the service's secrets, by SGLang argument name (``api-key``), without a trailing line break.
+
+    Raises:
+        ConfigError: a value can't be had; one line of evidence for each, without the values.
+    """
+    values: dict[str, str] = {}
+    problems: list[str] = []
+    for name, source in service.secrets.items():
+        try:
+            values[name] = _checked(_fetch(source))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            problems.append(f"service {service.name}: secrets.{name}: {_described(source)}: {_reason(error)}")
+    if problems:
+        raise ConfigError(f"{len(problems)} of the secrets of service {service.name} can't be had", evidence=problems)
+    return values
+
+
+def _fetch(source: SecretSource) -> str:
+    if source.kind == "env":
+        value = os.environ.get(source.target[0])
+        if value is None:
+            raise ValueError("is not set")
+        return value
+    if source.kind == "file":
+        return Path(source.target[0]).read_text(encoding="utf-8")
+    finished = subprocess.run(source.target, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_SECONDS, check=False)
+    if finished.returncode != 0:
+        raise ValueError(f"ended with status {finished.returncode}")
+    return finished.stdout.decode("utf-8")
+
+
+def _checked(value: str) -> str:
+    value = value.rstrip("\r\n")
+    if not value:
+        raise ValueError("is empty")
+    if any(ord(character) < 32 for character in value):
+        raise ValueError("holds more than one line, or a control character")
+    return value
+
+
+def _described(source: SecretSource) -> str:
+    if source.kind == "env":
+        return f"environment variable {source.target[0]}"
+    if source.kind == "file":
+        return f"file {source.target[0]}"
+    return f"command {source.target[0]}"
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, never with what a file or a program said: that may be the secret."""
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8 text"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"did not end within {COMMAND_SECONDS:g} s"
+    return str(error)
