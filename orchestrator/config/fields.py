@@ -185,7 +185,7 @@ class SecretSource:
     target: tuple[str, ...]
 
 
-_SECRET_FORMS = "expected env:NAME, file:PATH or command: [PROGRAM, ARGUMENT, ...]; a secret itself is never written here"
+_REFERENCE_FORMS = "expected env:NAME, file:PATH or command: [PROGRAM, ARGUMENT, ...]; a secret itself is never written here"
 
 
 def _check_secret(value: Any, info: ValidationInfo) -> SecretSource:
@@ -199,7 +199,7 @@ def _check_secret(value: Any, info: ValidationInfo) -> SecretSource:
         command = value["command"]
         if isinstance(command, list) and command and all(isinstance(item, str) and item for item in command):
             return SecretSource("command", tuple(command))
-    raise ValueError(_SECRET_FORMS)
+    raise ValueError(_REFERENCE_FORMS)
 
 
 def _check_one_line(value: str) -> None:

@@ -11,7 +11,6 @@ from typing import TypeVar
 from orchestrator.config.models import Backend, Host, Place, Service
 from orchestrator.errors import UsageError
 
-
 Item = TypeVar("Item", Host, Service, Backend)
 
 

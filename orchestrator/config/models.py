@@ -169,6 +169,12 @@ class Host(StrictModel):
         )
 
 
+class HostsFile(StrictModel):
+    """hosts.yml as a whole; each entry is checked as a :class:`Host` of its own."""
+
+    hosts: dict[Name, Any]
+
+
 class PolicyModel(StrictModel):
     """Overrides of :class:`orchestrator.agent.wire.Policy`, whose defaults and meaning hold."""
 

@@ -1,0 +1,71 @@
+"""Checks across files: every name that is referred to exists, and fits."""
+
+from __future__ import annotations
+
+from orchestrator.config.declared import Declared, Entry, Model
+from orchestrator.config.inventory import Inventory
+from orchestrator.config.mistakes import KeyPath, did_you_mean
+from orchestrator.config.models import Backend, Host, Service
+from orchestrator.errors import UsageError
+
+
+def check(hosts: Declared[Host], services: Declared[Service], backends: Declared[Backend]) -> None:
+    """Note what dangles in the documents that refer to it."""
+    for name, host in hosts.entries.items():
+        _check_host(name, host, hosts, services)
+    for service in services.entries.values():
+        _check_service(service, hosts, backends)
+
+
+def check_backend_combinations(inventory: Inventory, services: Declared[Service]) -> None:
+    """Note services whose default ``backend:`` joins profiles that exclude each other."""
+    for entry in services.entries.values():
+        names = entry.text("backend")
+        if names is None or any(name not in inventory.backends for name in _profiles(names)):
+            continue
+        try:
+            inventory.backends_named(names)
+        except UsageError as error:
+            entry.report(("backend",), error.message)
+
+
+def _check_host(name: str, host: Entry[Host], hosts: Declared[Host], services: Declared[Service]) -> None:
+    for path in (("jump",), ("container", "jump")):
+        _check_name("host", host, path, hosts)
+    if _comes_back(name, hosts):
+        host.report(("jump",), f"jumps lead back to {name}")
+    _check_name("service", host, ("service",), services)
+    default = services.entries.get(host.text("service") or "")
+    runs_on = None if default is None else default.text("host")
+    if runs_on is not None and runs_on != name:
+        host.report(("service",), f"that service is on host {runs_on!r}")
+
+
+def _comes_back(name: str, hosts: Declared[Host]) -> bool:
+    seen: set[str] = set()
+    current: str | None = name
+    while current is not None and current in hosts.entries and current not in seen:
+        seen.add(current)
+        current = hosts.entries[current].text("jump")
+    return current == name
+
+
+def _check_service(service: Entry[Service], hosts: Declared[Host], backends: Declared[Backend]) -> None:
+    _check_name("host", service, ("host",), hosts)
+    host = hosts.entries.get(service.text("host") or "")
+    in_container = service.text("place") == "container" or "place" not in service.data
+    if host is not None and in_container and "container" not in host.data:
+        service.report(("place",), f"host {service.text('host')!r} has no container; write place: host")
+    for name in _profiles(service.text("backend") or ""):
+        if name and backends.lacks(name):
+            service.report(("backend",), f"there is no backend profile {name!r}; {did_you_mean(name, list(backends.entries))}")
+
+
+def _check_name(kind: str, entry: Entry[Model], path: KeyPath, declared: Declared[Host] | Declared[Service]) -> None:
+    name = entry.text(*path)
+    if name is not None and declared.lacks(name):
+        entry.report(path, f"there is no {kind} {name!r}; {did_you_mean(name, list(declared.entries))}")
+
+
+def _profiles(names: str) -> list[str]:
+    return [name.strip() for name in names.split("+")]
