@@ -1,0 +1,62 @@
+# Everything here works from a fresh clone; each target makes what it needs first.
+
+PYTHON ?= python3
+SGLANG_PYTHON ?= python3.11
+SGLANG_VENV := $(or $(ORCHESTRATOR_SGLANG_VENV),.cache/sglang-cpu)
+BIN := .venv/bin
+
+.PHONY: help demo check test bench format sglang-cpu packages clean
+
+help:
+	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
+	@echo "make check        lint, types and the fast tests (under a minute)"
+	@echo "make test         all tests; as root on Debian also those on real parts"
+	@echo "make sglang-cpu   the real SGLang for those tests, on CPU (1.6 GB)"
+	@echo "make bench        speed, as ratios to plain ssh and to the same steps by hand"
+	@echo "make format       let ruff rewrite the code"
+	@echo "make clean        remove the environments and caches (not the one of sglang-cpu)"
+
+demo: .venv/lab.stamp
+	@$(BIN)/python -m orchestrator.lab.demo
+
+check: .venv/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/unit tests/agent -m "not slow"
+
+test: packages .venv/dev.stamp
+	$(BIN)/pytest
+
+bench: packages .venv/dev.stamp
+	$(BIN)/python -m benchmarks.speed
+
+format: .venv/dev.stamp
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+sglang-cpu: packages
+	@$(SGLANG_PYTHON) tests/sglang/recipe/install.py $(SGLANG_VENV)
+
+packages:
+	@tests/rig/install_packages.sh
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "this Python can't make environments; on Debian: apt install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+
+.venv/lab.stamp: pyproject.toml | .venv/bin/python
+	@echo "installing into .venv"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lab]'
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml | .venv/bin/python
+	@echo "installing into .venv, with what the tests need"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ .venv/lab.stamp

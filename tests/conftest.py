@@ -1,0 +1,49 @@
+"""Tiers: which tests this machine can run, and a summary that names those it can't."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.rig.tiers import TIERS, missing, tier_of
+
+pytest_plugins = ["tests.rig.fixtures"]
+
+_OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put cheap tiers first, and skip those that can't run here."""
+    items.sort(key=lambda item: _rank(item.path))
+    for item in items:
+        tier = tier_of(item.path)
+        reason = missing(tier) if tier else None
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=f"{tier} tier: {reason}"), append=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line a tier: what ran, or why it did not."""
+    counts = {tier: Counter[str]() for tier in TIERS}
+    for outcome in _OUTCOMES:
+        for report in terminalreporter.stats.get(outcome, []):
+            folder = Path(report.nodeid.partition("::")[0]).parts[1]
+            if folder in counts:
+                counts[folder][outcome] += 1
+    terminalreporter.section("tiers")
+    for tier in TIERS:
+        terminalreporter.write_line(f"{tier:7} {_describe(counts[tier], missing(tier))}")
+
+
+def _describe(count: Counter[str], reason: str | None) -> str:
+    ran = ", ".join(f"{count[outcome]} {outcome}" for outcome in _OUTCOMES if count[outcome])
+    if reason is not None:
+        return f"SKIPPED: {reason}"
+    return ran or "not selected"
+
+
+def _rank(path: Path) -> int:
+    tier = tier_of(path)
+    return TIERS.index(tier) if tier else len(TIERS)

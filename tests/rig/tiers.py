@@ -1,0 +1,54 @@
+"""The tiers of tests, from pure to real, and why one can't run here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+from tests.rig.sglang import VARIABLE, find_environment
+
+TIERS = ("unit", "agent", "lab", "ssh", "lxc", "sglang")
+"""The folders of tests/, in the order in which they run."""
+
+_LXC_PROGRAMS = ("lxc-start", "lxc-attach", "lxc-stop", "ip", "unshare", "sshd", "ssh", "ssh-keygen", "sudo", "ss")
+
+
+def tier_of(path: Path) -> str | None:
+    """The tier that a test file belongs to: the folder of tests/ it lies in."""
+    parts = path.relative_to(Path(__file__).parents[1]).parts
+    return parts[0] if parts[0] in TIERS else None
+
+
+@cache
+def missing(tier: str) -> str | None:
+    """Why this machine can't run a tier, or None when it can."""
+    if tier == "ssh":
+        return _missing_programs("sshd", "ssh", "ssh-keygen")
+    if tier == "lxc":
+        return _missing_lxc()
+    if tier == "sglang":
+        return _missing_lxc() or _missing_sglang()
+    return None
+
+
+def _missing_lxc() -> str | None:
+    if os.geteuid() != 0:
+        return "needs root, for containers and a bridge"
+    absent = _missing_programs(*_LXC_PROGRAMS)
+    if absent is None and not Path("/lib/systemd/systemd").exists():
+        absent = "systemd is not installed (its binaries run in the container)"
+    return absent
+
+
+def _missing_sglang() -> str | None:
+    if find_environment() is None:
+        return f"no SGLang environment: run `make sglang-cpu`, or name one in ${VARIABLE}"
+    return None
+
+
+def _missing_programs(*names: str) -> str | None:
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    absent = [name for name in names if shutil.which(name, path=path) is None]
+    return f"not installed: {' '.join(absent)} (as root, `make test` installs them with apt)" if absent else None

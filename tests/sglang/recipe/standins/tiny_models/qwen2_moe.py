@@ -1,0 +1,3 @@
+from sglang.srt.models.qwen2_moe import EntryClass
+
+__all__ = ["EntryClass"]
