@@ -1,0 +1,173 @@
+"""What a relaunch would change besides the backend: the running server against the candidate.
+
+Arguments are compared by the names of SGLang's parser, so that a default equals the same value spelled out; the environment by
+variable. Each difference has an origin: the backend profile, this program, or *drift*, which nobody may revert in passing.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+
+from orchestrator.agent import wire
+from orchestrator.agent.arguments import ParsedCommand, textual_name
+from orchestrator.agent.scrub import is_secret_argument, is_secret_variable, mask_patterns
+
+SECRET = "<secret>"  # noqa: S105 - what is shown in its place
+OTHER_SECRET = "<another secret>"  # noqa: S105
+
+ALWAYS_COUNTS = ("SGLANG_", "SGL_", "NCCL_", "CUDA_", "TORCH", "FLASHINFER_", "HF_", "OMP_", "TRITON_", "NVIDIA_", "LD_")
+"""Prefixes of variables that change what a server does; none of them is ever taken for a session's noise."""
+
+NOISE = frozenset(
+    {
+        # who, where, which terminal: set by login, sudo, cron and shells
+        *("PATH", "PWD", "OLDPWD", "HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "SHLVL", "_", "MAIL", "HOSTNAME", "HOSTTYPE"),
+        *("OSTYPE", "MACHTYPE", "TERM", "TERMCAP", "COLORTERM", "COLUMNS", "LINES", "DISPLAY", "EDITOR", "VISUAL", "PAGER", "IFS"),
+        *("PS1", "PS2", "PS4", "PROMPT_COMMAND", "LS_COLORS", "LS_OPTIONS", "LSCOLORS", "GREP_COLORS", "WINDOWID", "MOTD_SHOWN"),
+        *("SUDO_COMMAND", "SUDO_USER", "SUDO_UID", "SUDO_GID", "SUDO_HOME", "SUDO_PS1", "DEBIAN_FRONTEND", "NVM_DIR", "PYENV_ROOT"),
+        # the language of messages (SGLang's log is in English whatever it is)
+        *("LANG", "LANGUAGE"),
+        # the interpreter is compared by itself
+        *("VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL", "CONDA_EXE"),
+        *("CONDA_PYTHON_EXE", "_CE_CONDA", "_CE_M"),
+        # systemd.exec(5), sd_notify(3) and lxc's own
+        *("INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "MAINPID", "MANAGERPID", "MANAGERPIDFDID", "MEMORY_PRESSURE_WATCH"),
+        *("MEMORY_PRESSURE_WRITE", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC", "container"),
+        *("container_uuid", "container_ttys", "CREDENTIALS_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CACHE_DIRECTORY"),
+        *("RUNTIME_DIRECTORY", "CONFIGURATION_DIRECTORY", "EXIT_CODE", "EXIT_STATUS", "SERVICE_RESULT"),
+        # screen and tmux
+        *("TMUX", "TMUX_PANE", "STY", "WINDOW"),
+    }
+)
+NOISE_PREFIXES = ("SSH_", "LC_", "XDG_", "SYSTEMD_", "LESS", "DBUS_", "HIST", "BASH_", "ZSH_", "TMUX_", "VSCODE_", "GPG_", "_P9K_")
+"""With :data:`NOISE`, the closed list of what a session leaves in a server's environment without any effect on it."""
+
+OURS = frozenset({"ORCHESTRATOR_LAUNCH", "SPT_NOENV"})
+"""Variables that this program adds to what it starts (runner.py)."""
+
+PROXY_EXCEPTIONS = frozenset({"no_proxy", "NO_PROXY"})
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "0.0.0.0", "::1", "[::1]", "::", "[::]"})  # noqa: S104 - names, nothing binds
+
+ORIGINS = ("backend", "drift", "ours")
+"""The values of :attr:`wire.Difference.origin`, in the order in which differences are listed."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two servers compared. `python` and `user` None are not compared."""
+
+    arguments: ParsedCommand
+    environment: Mapping[str, str]
+    python: Optional[str] = None
+    user: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ProfileNames:
+    """What backend profiles set, on either side: parser's names of arguments, and variables."""
+
+    arguments: FrozenSet[str] = frozenset()
+    environment: FrozenSet[str] = frozenset()
+
+
+@dataclass
+class _Collector:
+    found: List[wire.Difference] = field(default_factory=list)
+
+    def add(self, kind: str, name: str, old: Any, new: Any, origin: str) -> None:
+        if old == new:
+            return
+        is_secret = is_secret_variable(name) if kind == "environment" else is_secret_argument(name)
+        shown = _masked(old, new) if is_secret else (_text(old), _text(new))
+        self.found.append(wire.Difference(kind, name, *shown, origin))
+
+
+def differences(old: Side, new: Side, profile: ProfileNames, own_folder: str = "") -> List[wire.Difference]:
+    """List what differs: the backend's first, then drift, then our own additions.
+
+    `kind` is ``python``, ``user``, ``argument`` (`name` is the option as written) or ``environment``. `own_folder` is the
+    state folder: a ``--config`` file in it is ours.
+    """
+    collector = _Collector()
+    for kind, before, after in (("python", old.python, new.python), ("user", old.user, new.user)):
+        if before is not None and after is not None:
+            collector.add(kind, kind, before, after, "drift")
+    _compare_arguments(collector, old.arguments, new.arguments, profile.arguments, own_folder)
+    _compare_environments(collector, old.environment, new.environment, profile.environment)
+    return sorted(collector.found, key=lambda item: (ORIGINS.index(item.origin), item.kind, item.name))
+
+
+def _compare_arguments(collector: _Collector, old: ParsedCommand, new: ParsedCommand, backend: AbstractSet[str], own_folder: str) -> None:
+    written = {name: option for used in (old.used, new.used) for option, name in used.items()}
+    for name in sorted(set(old.values) | set(new.values)):
+        before, after = old.values.get(name), new.values.get(name)
+        origin = "backend" if name in backend else "drift"
+        if name == "config" and own_folder and any(str(value).startswith(own_folder) for value in (before, after)):
+            origin = "ours"
+        collector.add("argument", written.get(name, "--" + name.replace("_", "-")), before, after, origin)
+
+
+def _compare_environments(collector: _Collector, old: Mapping[str, str], new: Mapping[str, str], backend: AbstractSet[str]) -> None:
+    for name in sorted(set(old) | set(new)):
+        if counts(name):
+            before, after = old.get(name), new.get(name)
+            collector.add("environment", name, before, after, _environment_origin(name, before, after, backend))
+
+
+def counts(variable: str) -> bool:
+    """Whether a variable can change what a server does, as far as anybody can tell from its name."""
+    if variable.startswith(ALWAYS_COUNTS):
+        return True
+    return variable not in NOISE and not variable.startswith(NOISE_PREFIXES)
+
+
+def _environment_origin(name: str, old: Optional[str], new: Optional[str], backend: AbstractSet[str]) -> str:
+    if name in backend:
+        return "backend"
+    if name in OURS or (name in PROXY_EXCEPTIONS and _without_loopback(old) == _without_loopback(new)):
+        return "ours"
+    return "drift"
+
+
+def _without_loopback(exceptions: Optional[str]) -> FrozenSet[str]:
+    names = (name.strip() for name in (exceptions or "").split(","))
+    return frozenset(name for name in names if name and name not in LOOPBACK)
+
+
+def _masked(old: Any, new: Any) -> Tuple[Optional[str], Optional[str]]:
+    """Of two secrets that differ: only whether each is set."""
+    return None if old is None else SECRET, None if new is None else (SECRET if old is None else OTHER_SECRET)
+
+
+def _text(value: Any) -> Optional[str]:
+    if value is None:
+        return None
+    return mask_patterns(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def interpreter_identity(python: str, search_path: str = "") -> Optional[str]:
+    """What makes two Python paths the same: the virtual environment they belong to, else the real file.
+
+    A bare name is looked up in `search_path`, as the shell that started the server did; None when it isn't found.
+    """
+    if "/" not in python:
+        candidates = (os.path.join(folder, python) for folder in search_path.split(":") if folder)
+        python = next((path for path in candidates if os.access(path, os.X_OK)), "")
+    if not os.path.exists(python):
+        return None
+    home = os.path.dirname(os.path.dirname(os.path.abspath(python)))
+    return os.path.realpath(home) if os.path.exists(os.path.join(home, "pyvenv.cfg")) else os.path.realpath(python)
+
+
+def profile_names(new: wire.Launch, record: Optional[wire.Launch], destinations: Mapping[str, str]) -> ProfileNames:
+    """The names that the candidate's profile and the running launch's set. `destinations` maps flags to the parser's names."""
+    launches = [launch for launch in (new, record) if launch is not None]
+    flags = [flag for launch in launches for flag in launch.backend_flags]
+    variables = [variable for launch in launches for variable in launch.backend_environment]
+    return ProfileNames(frozenset(destinations.get(flag, textual_name(flag)) for flag in flags), frozenset(variables))
+
+
+def own_environment(environment: Dict[str, str], launch_id: str) -> Dict[str, str]:
+    """The environment with which a launch will be started, as far as it is known before."""
+    return {**environment, "ORCHESTRATOR_LAUNCH": launch_id, "SPT_NOENV": "1"}

@@ -1,0 +1,129 @@
+"""Running something with the service's own Python: as its user, in its environment, bounded in time and output."""
+
+import contextlib
+import os
+import pwd
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Tuple
+
+from orchestrator.agent.clock import Deadline, wait_until
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OUTPUT_LIMIT = 8 * 1024 * 1024
+"""Bytes of stdout or stderr after which a program is stopped."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended. `status` is None when it did not end by itself; `problem` then says why."""
+
+    status: Optional[int]
+    output: str = ""
+    errors: str = ""
+    problem: Optional[str] = None
+
+    def last_errors(self, lines: int = 5) -> List[str]:
+        """The last lines of stderr that say something."""
+        return [line for line in self.errors.splitlines() if line.strip()][-lines:]
+
+
+@dataclass(frozen=True)
+class ServicePython:
+    """The interpreter of a service, and under what conditions the server itself would run in it.
+
+    `user` None means the agent's own user. Root switches to the service's user, so that what a service user may write (its
+    virtual environment) never runs with more rights than the server has.
+    """
+
+    path: str
+    environment: Dict[str, str] = field(default_factory=dict)
+    user: Optional[str] = None
+    directory: Optional[str] = None
+
+    def full_environment(self) -> Dict[str, str]:
+        """The service's environment over the few variables that systemd gives a unit (systemd.exec(5))."""
+        account = pwd.getpwnam(self.user) if self.user else pwd.getpwuid(os.geteuid())
+        base = {"PATH": DEFAULT_PATH, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "LANG": "C.UTF-8"}
+        return {**base, **self.environment}
+
+    def run(self, arguments: List[str], seconds: float, stdin: str = "") -> Completed:
+        """Run ``[path, *arguments]`` for at most `seconds`, then kill its process group.
+
+        A process that survives SIGKILL (state D: a driver that hangs) is abandoned and named in `problem`. Never raises.
+        """
+        try:
+            return _run([self.path, *arguments], self.full_environment(), self._account(), self.directory or "/", seconds, stdin)
+        except KeyError:
+            return Completed(None, problem=f"there is no user {self.user!r}")
+        except (OSError, subprocess.SubprocessError) as error:
+            return Completed(None, problem=f"can't start {self.path}: {error}")
+
+    def _account(self) -> Optional[pwd.struct_passwd]:
+        """The user to switch to; None when no switch is needed or possible."""
+        if self.user is None:
+            return None
+        account = pwd.getpwnam(self.user)
+        return None if account.pw_uid == os.geteuid() else account
+
+
+def _run(
+    argv: List[str], environment: Dict[str, str], account: Optional[pwd.struct_passwd], directory: str, seconds: float, stdin: str
+) -> Completed:
+    # Files in memory instead of pipes: nothing blocks on either side, and a grandchild that keeps them open holds nobody up.
+    question, output, errors = (os.memfd_create(name) for name in ("stdin", "stdout", "stderr"))
+    try:
+        os.write(question, stdin.encode("utf-8"))
+        os.lseek(question, 0, os.SEEK_SET)
+        process = _start(argv, environment, account, directory, (question, output, errors))
+        wait_until(lambda: process.poll() is not None or _is_flooded(output, errors), Deadline(seconds), interval=0.02)
+        problem = None if process.poll() is not None else _kill(process, seconds, _is_flooded(output, errors))
+        return Completed(None if problem else process.returncode, _read(output), _read(errors), problem)
+    finally:
+        for descriptor in (question, output, errors):
+            os.close(descriptor)
+
+
+def _start(
+    argv: List[str],
+    environment: Dict[str, str],
+    account: Optional[pwd.struct_passwd],
+    directory: str,
+    streams: Tuple[int, int, int],
+) -> "subprocess.Popen[bytes]":
+    stdin, stdout, stderr = streams
+    if account is None:
+        return subprocess.Popen(argv, env=environment, cwd=directory, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+    return subprocess.Popen(
+        argv,
+        env=environment,
+        cwd=directory,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
+    )
+
+
+def _kill(process: "subprocess.Popen[bytes]", seconds: float, flooded: bool) -> str:
+    """Kill the process group of a child that is not reaped yet (so its number is still its own); say what was done."""
+    why = f"wrote more than {OUTPUT_LIMIT >> 20} MiB" if flooded else f"did not answer within {seconds:g} s"
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if wait_until(lambda: process.poll() is not None, Deadline(2.0)):
+        return f"{why} and was killed"
+    return f"{why} and can't be killed: process {process.pid} hangs in the kernel"
+
+
+def _is_flooded(*descriptors: int) -> bool:
+    return any(os.fstat(descriptor).st_size > OUTPUT_LIMIT for descriptor in descriptors)
+
+
+def _read(descriptor: int) -> str:
+    """At most :data:`OUTPUT_LIMIT` bytes, the last ones: for errors the end is what matters."""
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, OUTPUT_LIMIT, max(0, size - OUTPUT_LIMIT)).decode("utf-8", "replace")
