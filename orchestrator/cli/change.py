@@ -1,0 +1,120 @@
+"""relaunch, launch, teardown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.common import CHANGE_FLAGS, GRACE_FLAG, choose, confirmation, seconds
+from orchestrator.cli.edge import Call, verb
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.config import Inventory
+    from orchestrator.flows.observer import Observer, Observers
+    from orchestrator.flows.order import Outcome
+    from orchestrator.flows.target import Target
+
+_LAUNCH_FLAGS = {
+    "backend": "Backend profile, with overlays if wanted: flashinfer_cutedsl, or flashinfer_cutedsl+ep8 (see: fab backends).",
+    "force": "Overrule refused checks, except those that protect somebody else's work.",
+    "measure": "Time decoding before and after.",
+    **CHANGE_FLAGS,
+}
+_DRIFT_FLAG = {"accept-drift": "Let go of differences between the running server and the service that no backend makes."}
+
+
+@verb(flags={**_LAUNCH_FLAGS, **GRACE_FLAG, **_DRIFT_FLAG})
+def relaunch(
+    call: Call,
+    backend: str | None = None,
+    host: str | None = None,
+    service: str | None = None,
+    plan: bool = False,
+    yes: bool = False,
+    accept_drift: bool = False,
+    force: bool = False,
+    grace: str | None = None,
+    measure: bool = True,
+    reason: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> int:
+    """Replace the running server by one with only the backend changed; put the old one back if that fails."""
+    from orchestrator.flows.order import Options
+    from orchestrator.flows.relaunch import relaunch as run
+
+    options = Options(plan, accept_drift, force, seconds("grace", grace), measure, reason)
+    target = choose(inventory, host, service)
+    profiles = target.inventory.backends_named(_named(backend, target.inventory))
+    observer = _observe(call, target, keep=not plan)
+    return _finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes)))
+
+
+@verb(flags=_LAUNCH_FLAGS)
+def launch(
+    call: Call,
+    backend: str = "auto",
+    host: str | None = None,
+    service: str | None = None,
+    plan: bool = False,
+    yes: bool = False,
+    force: bool = False,
+    measure: bool = False,
+    reason: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> int:
+    """Start the service where nothing serves, and prove it ready."""
+    from orchestrator.flows.order import Options
+    from orchestrator.flows.relaunch import launch as run
+
+    options = Options(plan, force=force, measure=measure, reason=reason)
+    target = choose(inventory, host, service)
+    profiles = target.inventory.backends_named(backend)
+    observer = _observe(call, target, keep=not plan)
+    return _finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes)))
+
+
+@verb(flags={**CHANGE_FLAGS, **GRACE_FLAG})
+def teardown(
+    call: Call,
+    host: str | None = None,
+    service: str | None = None,
+    plan: bool = False,
+    yes: bool = False,
+    grace: str | None = None,
+    reason: str = "",
+    inventory: str | None = None,
+    json: bool = False,
+) -> int:
+    """Stop the server and leave nothing behind: processes, port, shared memory, GPU memory."""
+    from orchestrator.flows.order import Options
+    from orchestrator.flows.teardown import teardown as run
+
+    options = Options(plan, grace=seconds("grace", grace), reason=reason)
+    target = choose(inventory, host, service)
+    observer = _observe(call, target, keep=not plan)
+    return _finish(call, run(target, options, observer, confirmation(call, yes=yes)))
+
+
+def _named(backend: str | None, inventory: Inventory) -> str:
+    if backend is None:
+        kernels = ", ".join(name for name, item in inventory.backends.items() if item.kind == "backend")
+        raise UsageError("which backend? Say it with --backend NAME", evidence=[f"backends: {kernels}"], next_step="fab backends")
+    return backend
+
+
+def _observe(call: Call, target: Target, *, keep: bool) -> Observers:
+    from orchestrator.flows.observer import Observers
+
+    call.interrupted = "interrupted; nothing was touched"
+    observers: list[Observer] = [call.screen]
+    if keep:
+        observers.append(call.keep_run(target.host.name, target.service.name))
+    return Observers(observers)
+
+
+def _finish(call: Call, outcome: Outcome) -> int:
+    code = outcome.result.exit_code if outcome.result is not None else 0
+    call.document(exit_code=code)
+    return code

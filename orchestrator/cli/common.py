@@ -1,0 +1,126 @@
+"""What the verbs share: where the inventory is, flags that are numbers, the words of their help."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.cli.edge import Call
+    from orchestrator.config import Inventory
+    from orchestrator.flows.order import Confirm
+    from orchestrator.flows.plan import Plan
+    from orchestrator.flows.target import Target
+
+INVENTORY_VARIABLE = "ORCHESTRATOR_INVENTORY"
+
+SHARED_FLAGS = {
+    "inventory": f"Inventory folder; else ${INVENTORY_VARIABLE}, else ./inventory here or above, else the lab's.",
+    "json": "Print one JSON document on standard output; progress goes to standard error.",
+}
+TARGET_FLAGS = {
+    "host": "Host, by its inventory name (as Fabric's -H); not needed when there is one.",
+    "service": "Service, by its inventory name; not needed when the host has one.",
+    **SHARED_FLAGS,
+}
+GRACE_FLAG = {"grace": "Seconds from the end of the drain until SIGKILL, instead of the service's own."}
+CHANGE_FLAGS = {
+    "plan": "Show what would be done and stop.",
+    "yes": "Do not ask.",
+    "reason": "Why, for the journal and for whoever looks next.",
+    **TARGET_FLAGS,
+}
+
+
+def find_inventory(folder: str | None) -> Path:
+    """The inventory folder that is meant.
+
+    Raises:
+        UsageError: there is none.
+    """
+    named = folder or os.environ.get(INVENTORY_VARIABLE)
+    if named:
+        path = Path(named).expanduser()
+        if not (path / "hosts.yml").is_file():
+            raise UsageError(f"{path} is not an inventory: it has no hosts.yml")
+        return path
+    here = Path.cwd()
+    candidates = [above / "inventory" for above in (here, *here.parents)]
+    for path in candidates:
+        if (path / "hosts.yml").is_file():
+            return path
+    lab = _lab_inventory()
+    if lab is not None:
+        return lab
+    raise UsageError(
+        f"no inventory: {candidates[0]} does not exist, nor one further up, and no lab is running",
+        next_step="--inventory FOLDER, or fab lab.up to play",
+    )
+
+
+def _lab_inventory() -> Path | None:
+    return None
+
+
+def load(folder: str | None) -> Inventory:
+    """Load the inventory that is meant.
+
+    Raises:
+        UsageError: there is none.
+        ConfigError: it has mistakes.
+    """
+    from orchestrator.config import load_inventory
+
+    return load_inventory(find_inventory(folder))
+
+
+def choose(inventory: str | None, host: str | None, service: str | None) -> Target:
+    """Load the inventory and find the service that is meant; see :func:`orchestrator.flows.target.choose_target`."""
+    from orchestrator.flows.target import choose_target
+
+    return choose_target(load(inventory), host, service)
+
+
+def seconds(flag: str, text: str | None) -> float | None:
+    """The value of a flag in seconds, None when it was not given.
+
+    Raises:
+        UsageError: it is not a number of seconds.
+    """
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"--{flag} takes seconds, such as 3 or 0.5; {text!r} is not that")
+    return value
+
+
+def count(flag: str, text: str) -> int:
+    """The value of a flag that counts something.
+
+    Raises:
+        UsageError: it is not a whole number.
+    """
+    if not text.isdecimal():
+        raise UsageError(f"--{flag} takes a whole number; {text!r} is not that")
+    return int(text)
+
+
+def confirmation(call: Call, *, yes: bool) -> Confirm:
+    """How a plan is confirmed: by ``--yes``, or by one question on a terminal."""
+
+    def confirm(plan: Plan) -> bool:
+        if yes:
+            return True
+        if not call.screen.interactive:
+            raise UsageError("nobody can be asked here: nothing was touched", next_step="give --yes to do it, or --plan to look only")
+        return call.screen.ask(f"{plan.verb} {plan.service} in {plan.place} now?")
+
+    return confirm

@@ -1,0 +1,195 @@
+"""Between Fabric and a verb: what Fabric's own flags mean here, and how errors become exit codes.
+
+A verb is written as ``@verb def name(call, host=None, ...) -> int | None``: it gets a :class:`Call` where Fabric's tasks
+get a context, and returns its exit code. It works the same under our own program and under plain ``fab``, which builds
+its own objects and knows nothing of ours; so everything is done here, in the task.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fabric  # type: ignore[import-untyped]
+import fabric.main  # type: ignore[import-untyped]
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from orchestrator.cli.blocks import Line
+from orchestrator.cli.screen import Screen, open_screen
+from orchestrator.cli.text import error_blocks
+from orchestrator.errors import InterruptedByOperatorError, OrchestratorError, UsageError
+from orchestrator.results.redaction import Redactor
+
+if TYPE_CHECKING:
+    from orchestrator.results.runs import RunFolder
+
+Body = Callable[..., int | None]
+
+_EPIPE_STATUS = 1
+"""Standard output was closed by its reader: nobody is left to tell."""
+
+
+class Call:
+    """One call of a verb: where its output goes and what it keeps."""
+
+    def __init__(self, verb: str, *, as_json: bool) -> None:
+        self.verb = verb
+        self.redactor = Redactor()
+        self.screen: Screen = open_screen(self.redactor, as_json=as_json)
+        self.run: RunFolder | None = None
+        self.interrupted = "interrupted"
+        """What Ctrl-C means now, where nothing that knows better catches it."""
+
+    def keep_run(self, *names: str) -> RunFolder:
+        """Start the run folder of this call."""
+        from orchestrator.results.runs import RunFolder
+
+        self.run = RunFolder.create(self.verb, names, self.redactor, self.screen.warn)
+        return self.run
+
+    def document(self, **fields: Any) -> None:
+        """Give the answer as JSON, when that was asked for."""
+        run = {"run": str(self.run.path)} if self.run is not None else {}
+        self.screen.document({"schema": f"orchestrator.{self.verb}/1", **fields, **run})
+
+    def fail(self, message: str, exit_code: int, evidence: list[str] | None = None, next_step: str | None = None) -> int:
+        """Tell why the verb did not do what was asked, in every form that is wanted, and return the exit code."""
+        error = {"message": message, "evidence": evidence or [], "next_step": next_step, "exit_code": exit_code}
+        self.screen.close()
+        self.screen.error(error_blocks(message, evidence or [], next_step))
+        if self.run is not None:
+            self.run.keep("error.json", error)
+        self.document(error=error)
+        return exit_code
+
+    def end(self) -> None:
+        """Name the run folder, on the last line."""
+        self.screen.close()
+        if self.run is not None and self.run.kept:
+            self.screen.show([Line(f"kept in {self.run.path}", "quiet")])
+
+
+def verb(
+    *, flags: Mapping[str, str] | None = None, positional: Sequence[str] = (), title: str | None = None
+) -> Callable[[Body], fabric.Task]:
+    """Make a Fabric task of a function that takes a :class:`Call`.
+
+    Args:
+        flags: the help of each flag.
+        positional: arguments that may be given without their flag. Fabric's parser lets them swallow ``--help`` and
+            ``--dry``, like any flag that takes a value; both are minded here.
+        title: the verb's whole name where the function's is only its end (``lab.up``).
+    """
+
+    def decorate(body: Body) -> fabric.Task:
+        name = title or body.__name__
+
+        @functools.wraps(body)
+        def run(context: Context, **given: Any) -> None:
+            sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # invoke turned it off: slow starts for good
+            call = Call(name, as_json=bool(given.pop("json", False)))
+            if any(value in ("--help", "-h") for value in given.values()):
+                front_end.print_task_help(name)
+                return
+            code = guarded(call, lambda: body(call, **understood(context, given)))
+            if code:
+                raise Exit(code=code)
+
+        return fabric.task(positional=list(positional), auto_shortflags=False, help=dict(flags or {}), name=name.rpartition(".")[2])(run)
+
+    return decorate
+
+
+def understood(context: Context, flags: dict[str, Any]) -> dict[str, Any]:
+    """The verb's flags once Fabric's own have been minded.
+
+    Raises:
+        UsageError: ``--dry``, a remainder, several hosts, ``-H`` and ``--host`` at odds, or a flag taken for a value.
+    """
+    if context.config.run.dry:
+        raise UsageError(
+            "--dry is not supported: it would only show what Fabric itself runs here, which is nothing",
+            next_step="use --plan: it asks the box and shows all that would be done",
+        )
+    if remainder():
+        raise UsageError(f"nothing can follow --, but there is: {remainder()}", next_step="ssh HOST COMMAND")
+    for flag, value in flags.items():
+        if isinstance(value, str) and value.startswith("-"):
+            raise UsageError(f"--{flag.replace('_', '-')} needs a value, and {value} looks like a flag")
+    names = host_names()
+    if not names:
+        return flags
+    if "host" not in flags:
+        raise UsageError(f"this verb is not about a host, but -H {','.join(names)} was given")
+    if len(names) > 1:
+        raise UsageError(f"one host at a time, but -H {','.join(names)} was given")
+    if flags["host"] not in (None, names[0]):
+        raise UsageError(f"-H {names[0]} and --host {flags['host']} name different hosts")
+    return {**flags, "host": names[0]}
+
+
+front_end: fabric.main.Fab = fabric.main.program
+"""The program that parses this process's command line. Plain ``fab`` runs Fabric's; our own puts itself here."""
+
+
+def host_names() -> list[str]:
+    """The names given with Fabric's ``-H``: inventory names, although Fabric takes them for addresses."""
+    core = getattr(front_end, "core", None)
+    given = core[0].args.hosts.value if core else None
+    return [name.strip() for name in given.split(",") if name.strip()] if given else []
+
+
+def remainder() -> str:
+    """What was typed after ``--``, which Fabric would run as a command over an unchecked connection."""
+    core = getattr(front_end, "core", None)
+    return str(core.remainder) if core else ""
+
+
+def guarded(call: Call, body: Callable[[], int | None]) -> int:
+    """Run `body` and return its exit code, whatever happens in it."""
+    try:
+        code = body() or 0
+    except OrchestratorError as error:
+        code = call.fail(error.message, error.exit_code, error.evidence, error.next_step)
+    except KeyboardInterrupt:
+        code = call.fail(call.interrupted, InterruptedByOperatorError.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EPIPE_STATUS
+    except Exception as error:  # noqa: BLE001 - the edge: an operator gets a sentence, the traceback goes to a file
+        code = _unexpected(call, error)
+    call.end()
+    return code
+
+
+def _unexpected(call: Call, error: Exception) -> int:
+    kept = _keep_traceback(call, "".join(traceback.format_exception(error)))
+    evidence = [f"traceback: {kept}"] if kept is not None else traceback.format_exception(error)[-1].splitlines()
+    return call.fail(
+        f"{call.verb} failed in a way that was not foreseen: {type(error).__name__}: {error}",
+        OrchestratorError.exit_code,
+        evidence,
+        "report it with that file; fab status shows where things stand",
+    )
+
+
+def _keep_traceback(call: Call, text: str) -> Path | None:
+    if call.run is not None and call.run.kept:
+        call.run.keep_text("traceback.txt", text)
+        return call.run.path / "traceback.txt"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orchestrator"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = cache / f"traceback-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.txt"
+        path.write_text(call.redactor.text(text), encoding="utf-8")
+        path.chmod(0o600)
+    except OSError:
+        return None
+    return path

@@ -1,0 +1,98 @@
+"""hosts, services, backends, trust: what the inventory says, and pinning a host's key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.blocks import Line, Table
+from orchestrator.cli.common import SHARED_FLAGS, load
+from orchestrator.cli.edge import Call, verb
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.config import Backend, Variant
+
+
+@verb(flags=SHARED_FLAGS)
+def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
+    """List the inventory's hosts, how they are reached, and their services."""
+    loaded = load(inventory)
+    rows = []
+    for host in loaded.hosts.values():
+        place = host.place(container=host.container is not None)
+        services = [service.name for service in loaded.services.values() if service.host == host.name]
+        container = "-" if place.container is None else f"{place.container} by {place.reached_by}"
+        gpus = "-" if host.gpus is None else str(host.gpus)
+        rows.append([host.name, f"{host.user}@{host.address}:{host.port}", container, gpus, ", ".join(services) or "-"])
+    call.screen.show([Table(["host", "reached at", "container", "gpus", "services"], rows, right=frozenset({"gpus"}))])
+    call.document(inventory=str(loaded.directory), hosts=[item.model_dump(mode="json") for item in loaded.hosts.values()])
+
+
+@verb(flags=SHARED_FLAGS)
+def services(call: Call, inventory: str | None = None, json: bool = False) -> None:
+    """List the inventory's services."""
+    loaded = load(inventory)
+    rows = [[item.name, item.host, item.place, str(item.port), item.model] for item in loaded.services.values()]
+    call.screen.show([Table(["service", "host", "place", "port", "model"], rows, right=frozenset({"port"}))])
+    described = [item.model_dump(mode="json", exclude={"secrets"}) | {"secrets": sorted(item.secrets)} for item in loaded.services.values()]
+    call.document(inventory=str(loaded.directory), services=described)
+
+
+@verb(flags={"sglang": "Only what there is in this SGLang version: 0.5.23.", **SHARED_FLAGS})
+def backends(call: Call, sglang: str | None = None, inventory: str | None = None, json: bool = False) -> None:
+    """List the backend profiles, the SGLang versions they exist in, their flags, and when to use them."""
+    loaded = load(inventory)
+    rows, documents = [], []
+    for backend in loaded.backends.values():
+        variants = _variants(backend, sglang)
+        documents.append({"name": backend.name, "kind": backend.kind, "summary": backend.summary, "variants": _described(variants)})
+        for index, variant in enumerate(variants):
+            first = index == 0
+            flags = f"not available: {variant.refused}" if variant.refused else _flags(variant)
+            rows.append([backend.name if first else "", backend.kind if first else "", str(variant.sglang), flags])
+        if not variants:
+            rows.append([backend.name, backend.kind, "-", f"does not exist in SGLang {sglang}"])
+    call.screen.show([Table(["backend", "kind", "SGLang", "flags"], rows), Line()])
+    call.screen.show([Line("when to use it", "strong")])
+    call.screen.show([Table(["backend", "use"], [[item.name, item.summary] for item in loaded.backends.values()])])
+    call.document(inventory=str(loaded.directory), sglang=sglang, backends=documents)
+
+
+def _variants(backend: Backend, sglang: str | None) -> list[Variant]:
+    if sglang is None:
+        return list(backend.variants)
+    from orchestrator.config.versions import Version
+
+    try:
+        version = Version.parse(sglang)
+    except ValueError as error:
+        raise UsageError(f"--sglang: {error}") from None
+    return [variant for variant in backend.variants if version in variant.sglang][:1]
+
+
+def _flags(variant: Variant) -> str:
+    variables = [f"{name}={value}" for name, value in variant.environment.items()]
+    return " ".join([*variables, *(_flag(name, value) for name, value in variant.arguments.items())]) or "none"
+
+
+def _flag(name: str, value: object) -> str:
+    if value is True:
+        return name
+    return f"{name} (left out)" if value is False else f"{name} {_value(value)}"
+
+
+def _value(value: object) -> str:
+    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
+def _described(variants: list[Variant]) -> list[dict[str, object]]:
+    return [
+        {
+            "sglang": str(variant.sglang),
+            "arguments": dict(variant.arguments),
+            "environment": dict(variant.environment),
+            "requirements": variant.requirements.model_dump(mode="json"),
+            "refused": variant.refused,
+        }
+        for variant in variants
+    ]

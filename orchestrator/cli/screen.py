@@ -1,0 +1,237 @@
+"""Where output goes: a terminal (rich), anything else (plain lines with the time), or one JSON document.
+
+Each screen is an observer (orchestrator.flows.observer) and shows blocks. Whatever is written goes through the redactor.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from orchestrator.agent import wire
+from orchestrator.cli import text
+from orchestrator.cli.blocks import Block, Line, Table, Tone, table_lines
+from orchestrator.results.redaction import Redactor
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+    from orchestrator.flows.plan import Plan
+
+_SAME_PHASE_SECONDS = 10.0
+"""On a plain screen, a phase that only grows older is repeated no more often than this."""
+
+_STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "bold red", "quiet": "dim", "strong": "bold"}
+
+
+def open_screen(redactor: Redactor, *, as_json: bool) -> Screen:
+    """The screen for this process's standard output."""
+    if as_json:
+        return JsonScreen(redactor)
+    if sys.stdout.isatty():
+        return TerminalScreen(redactor)
+    return Screen(redactor)
+
+
+class Screen:
+    """Lines for a pipe, a file or a log: events with the local time, answers as they are."""
+
+    def __init__(self, redactor: Redactor, out: TextIO | None = None, errors: TextIO | None = None) -> None:
+        self.redactor = redactor
+        self._out = out or sys.stdout
+        self._errors = errors or sys.stderr
+        self._last_phase: tuple[str, str, str] | None = None
+        self._last_time = 0.0
+
+    def show(self, blocks: Iterable[Block]) -> None:
+        """Show a part of the answer."""
+        for block in blocks:
+            self._show_block(block)
+
+    def _show_block(self, block: Block) -> None:
+        for line in table_lines(block) if isinstance(block, Table) else [block.text]:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        print(self.redactor.text(line), file=self._out, flush=True)
+
+    def document(self, document: dict[str, Any]) -> None:
+        """Give the whole answer as JSON: nothing to do where it was shown as text."""
+
+    def error(self, blocks: Iterable[Block]) -> None:
+        """Show on standard error why it did not go well."""
+        for block in blocks:
+            for line in table_lines(block) if isinstance(block, Table) else [block.text]:
+                print(self.redactor.text(line), file=self._errors, flush=True)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether there is somebody to ask."""
+        return False
+
+    def ask(self, question: str) -> bool:
+        """Ask a yes-or-no question; anything but yes is no."""
+        return False
+
+    def close(self) -> None:
+        """Take away what is only there while something goes on."""
+
+    def event(self, line: str, tone: Tone = "") -> None:
+        """Show one line with the time of day."""
+        self._print(f"{time.strftime('%H:%M:%S')}  {line}")
+
+    def note(self, text: str) -> None:
+        self.event(text, "quiet")
+
+    def warn(self, text: str) -> None:
+        self.error([Line(f"warning: {text}", "warn")])
+
+    def hide(self, values: Sequence[str]) -> None:
+        self.redactor.add(values)
+
+    def plan(self, plan: Plan) -> None:
+        self.show(text.plan_blocks(plan))
+
+    def state(self, entry: wire.StateEntry) -> None:
+        self._last_phase = None
+        self.event(*text.state_line(entry))
+
+    def progress(self, progress: wire.Progress) -> None:
+        key = (progress.state, progress.phase, progress.detail)
+        now = time.monotonic()
+        if key == self._last_phase and now - self._last_time < _SAME_PHASE_SECONDS:
+            return
+        self._last_phase, self._last_time = key, now
+        self.event(text.progress_line(progress), "quiet")
+
+    def log(self, text: str) -> None:
+        self._print(text)
+
+    def result(self, result: wire.OrderResult) -> None:
+        self.show(text.result_blocks(result))
+
+    def collected(self, collected: wire.Collected) -> None:
+        """Kept in the run folder, not shown."""
+
+
+class TerminalScreen(Screen):
+    """A person's terminal: colour, and one live line for what goes on now."""
+
+    def __init__(self, redactor: Redactor, console: Console | None = None, errors: Console | None = None) -> None:
+        super().__init__(redactor)
+        from rich.console import Console
+
+        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._error_console = errors or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+
+    def _show_block(self, block: Block) -> None:
+        from rich.text import Text
+
+        if isinstance(block, Table):
+            self._console.print(self._rich_table(block))
+        else:
+            self._console.print(Text(self.redactor.text(block.text), style=_STYLES[block.tone]))
+
+    def _rich_table(self, table: Table) -> Any:
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        rich_table = RichTable(box=None, pad_edge=True, header_style="bold", padding=(0, 1))
+        for column in table.columns:
+            rich_table.add_column(Text(column), justify="right" if column in table.right else "left", overflow="fold")
+        for index, row in enumerate(table.rows):
+            rich_table.add_row(*[Text(self.redactor.text(cell)) for cell in row], style=_STYLES[table.tone(index)])
+        return rich_table
+
+    def _print(self, line: str) -> None:
+        self._console.print(self.redactor.text(line), markup=False)
+
+    def error(self, blocks: Iterable[Block]) -> None:
+        from rich.text import Text
+
+        self.close()
+        for block in blocks:
+            if isinstance(block, Table):
+                self._error_console.print(self._rich_table(block))
+            else:
+                self._error_console.print(Text(self.redactor.text(block.text), style=_STYLES[block.tone]))
+
+    @property
+    def interactive(self) -> bool:
+        return sys.stdin.isatty()
+
+    def ask(self, question: str) -> bool:
+        self.close()
+        try:
+            answer = input(f"{question} [y/N] ")
+        except EOFError:
+            return False
+        return answer.strip().lower() in {"y", "yes"}
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def event(self, line: str, tone: Tone = "") -> None:
+        from rich.text import Text
+
+        self.close()
+        self._console.print(Text(time.strftime("%H:%M:%S  "), style="dim") + Text(self.redactor.text(line), style=_STYLES[tone]))
+
+    def progress(self, progress: wire.Progress) -> None:
+        from rich.live import Live
+
+        if self._live is None:
+            self._live = Live(console=self._console, transient=True, refresh_per_second=8)
+            self._live.start()
+        self._live.update(_Moving(self.redactor.text(text.progress_line(progress))))
+
+    def log(self, text: str) -> None:
+        self._print(text)
+
+    def result(self, result: wire.OrderResult) -> None:
+        self.close()
+        super().result(result)
+
+
+class _Moving:
+    """A spinner and a line, kept to one row whatever the terminal's width."""
+
+    def __init__(self, line: str) -> None:
+        from rich.spinner import Spinner
+
+        self._spinner = Spinner("dots", line, style="cyan")
+
+    def __rich__(self) -> Any:
+        return self._spinner
+
+
+class JsonScreen(Screen):
+    """One document on standard output, at the end; everything else goes to standard error."""
+
+    def __init__(self, redactor: Redactor, out: TextIO | None = None, errors: TextIO | None = None) -> None:
+        super().__init__(redactor, errors or sys.stderr, errors or sys.stderr)
+        self._document_stream = out or sys.stdout
+        self._heard: dict[str, Any] = {}
+
+    def show(self, blocks: Iterable[Block]) -> None:
+        """The document holds it."""
+
+    def plan(self, plan: Plan) -> None:
+        self._heard["plan"] = plan
+
+    def result(self, result: wire.OrderResult) -> None:
+        self._heard["result"] = result
+
+    def document(self, document: dict[str, Any]) -> None:
+        """Write the answer, with the plan and the result that were heard on the way."""
+        whole = {"schema": document["schema"], **self._heard, **document}
+        json.dump(self.redactor.data(wire.to_json(whole)), self._document_stream, indent=2, ensure_ascii=False)
+        self._document_stream.write("\n")
+        self._document_stream.flush()

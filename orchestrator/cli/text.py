@@ -1,0 +1,214 @@
+"""The words on the screen: from plans, results and reports to blocks. Pure."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.agent import wire
+from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
+
+if TYPE_CHECKING:
+    from orchestrator.flows.plan import Plan
+
+_VERDICT_TONES: dict[str, Tone] = {
+    wire.Outcome.PASS: "",
+    wire.Outcome.WARN: "warn",
+    wire.Outcome.REFUSE: "bad",
+    wire.Outcome.UNKNOWN: "warn",
+}
+_STATE_TONES: dict[str, Tone] = {
+    wire.State.VERIFIED: "good",
+    wire.State.DONE: "good",
+    wire.State.ROLLING_BACK: "bad",
+    wire.State.RESTORED: "warn",
+    wire.State.DOWN: "bad",
+    wire.State.REFUSED: "bad",
+}
+
+
+def duration(seconds: float) -> str:
+    """``8.3 s``, ``4 min 05 s``, ``3 h 12 min``, ``2 d 4 h``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def moment(unix_time: float, now: float | None = None) -> str:
+    """A time as the operator's clock shows it, and how long ago that is."""
+    ago = max(0.0, (time.time() if now is None else now) - unix_time)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(unix_time))} ({duration(ago)} ago)"
+
+
+def state_line(entry: wire.StateEntry) -> tuple[str, Tone]:
+    """One state of an order as a line, and its tone."""
+    return f"{entry.state:<12}  {entry.reason}", _STATE_TONES.get(entry.state, "")
+
+
+def progress_line(progress: wire.Progress) -> str:
+    """What goes on inside a state as a line."""
+    detail = f": {progress.detail}" if progress.detail else ""
+    return f"{progress.state:<12}  {progress.phase}{detail} ({duration(progress.elapsed)})"
+
+
+def server_lines(server: wire.ServerInfo, now: float | None = None) -> list[str]:
+    """Who serves: process, age, backend, manager."""
+    manager = f"{server.manager.kind.replace('_', ' ')} {server.manager.name}".strip()
+    port = f"port {server.port}" if server.listening else f"port {server.port} (not listening yet)"
+    lines = [
+        f"process {server.main.pid} on {port}, as {server.user}, since {moment(server.started, now)}",
+        f"backend {server.backend or 'unknown'}, launch {server.launch_id or 'not ours'}, managed by {manager}",
+        shlex.join([server.python, "-m", "sglang.launch_server", *server.arguments]),
+    ]
+    if server.manager.detail:
+        lines.insert(2, server.manager.detail)
+    return lines
+
+
+def difference_table(differences: Sequence[wire.Difference]) -> Table:
+    """The differences, the operator's own concern first."""
+    order = {"drift": 0, "backend": 1, "ours": 2}
+    rows = sorted(differences, key=lambda difference: (order.get(difference.origin, 0), difference.name))
+    return Table(
+        ["what", "name", "now", "then", "because of"],
+        [[item.kind, item.name, _value(item.old), _value(item.new), _ORIGINS.get(item.origin, item.origin)] for item in rows],
+        tones=tuple((index, "bad") for index, item in enumerate(rows) if item.origin == "drift"),
+    )
+
+
+_ORIGINS = {"backend": "the backend", "ours": "this program", "drift": "DRIFT: neither"}
+
+
+def _value(value: str | None) -> str:
+    return "(unset)" if value is None else value if value else "(empty)"
+
+
+def verdict_blocks(verdicts: Sequence[wire.Verdict]) -> list[Block]:
+    """Every check with its answer; evidence only where it did not simply pass."""
+    blocks: list[Block] = []
+    for verdict in verdicts:
+        tone = _VERDICT_TONES.get(verdict.outcome, "")
+        blocks.append(Line(f"  {verdict.outcome:<8}{verdict.check}: {verdict.detail}", tone))
+        if verdict.outcome != wire.Outcome.PASS:
+            blocks += indented([f"      {line}" for line in verdict.evidence], "quiet")
+    return blocks
+
+
+def plan_blocks(plan: Plan) -> list[Block]:
+    """The plan, whole: what runs, what differs, what was checked, what it would be by hand, what to expect."""
+    blocks: list[Block] = [Line(), Line(f"{plan.verb} of {plan.service} in {plan.place}", "strong")]
+    version = f"SGLang {plan.sglang_version}" if plan.sglang_version else "SGLang's version is unknown"
+    load = "" if plan.load is None else f"; {plan.load} requests running or queued"
+    if plan.server is not None:
+        blocks += [Line(f"  now   {version}{load}"), *indented(server_lines(plan.server))]
+    else:
+        blocks.append(Line(f"  now   {version}; no server"))
+    if plan.launch is not None:
+        blocks += [Line(f"  then  backend {plan.launch.backend or 'none'}, launch {plan.launch.launch_id}")]
+    if plan.differences:
+        blocks += [Line(), Line("differences", "strong"), difference_table(plan.differences)]
+    if plan.verdicts:
+        blocks += [Line(), Line("checks", "strong"), *verdict_blocks(plan.verdicts)]
+    if plan.by_hand:
+        blocks += [Line(), Line("by hand this would be", "strong"), *indented(plan.by_hand)]
+    if plan.launch is not None:
+        blocks += [Line(), Line(deadlines(plan.policy))]
+    blocks += [Line(f"note: {remark}") for remark in plan.remarks]
+    return [*blocks, Line()]
+
+
+def deadlines(policy: wire.Policy) -> str:
+    """The deadlines of an order in one line."""
+    return (
+        f"deadlines: drain {policy.drain:g} s, grace {policy.grace:g} s, clean {policy.clean:g} s, "
+        f"load {policy.load_total:g} s in all and {policy.load_stall:g} s without progress"
+    )
+
+
+def timing_blocks(baseline: wire.DecodeTiming | None, measured: wire.DecodeTiming | None) -> list[Block]:
+    """Old and new side by side; a timing that was skipped says why."""
+    skipped = [
+        f"the {name} server was not timed: {timing.skipped}"
+        for name, timing in (("old", baseline), ("new", measured))
+        if timing and timing.skipped
+    ]
+    old = baseline if baseline and not baseline.skipped else None
+    new = measured if measured and not measured.skipped else None
+    blocks: list[Block] = [Line(line, "warn") for line in skipped]
+    if old or new:
+        shown = new or old
+        assert shown is not None
+        heading = f"decode, batch 1, {shown.input_tokens} tokens in and {shown.output_tokens} out, {len(shown.samples)} repeats"
+        blocks = [Line(), Line(heading, "strong"), _timing_table(old, new), *blocks]
+    for name, timing in (("old", old), ("new", new)):
+        blocks += [Line(f"  {name}: {remark}", "quiet") for remark in (timing.remarks if timing else [])]
+    return blocks
+
+
+def _timing_table(old: wire.DecodeTiming | None, new: wire.DecodeTiming | None) -> Table:
+    rows = [
+        _timing_row("time to first token, ms", old, new, "time_to_first_token", 1000.0),
+        _timing_row("time per output token, ms", old, new, "time_per_output_token", 1000.0),
+        _timing_row("tokens per second", old, new, "tokens_per_second", 1.0),
+    ]
+    return Table(["median (lowest to highest)", "old", "new", "new/old"], rows, right=frozenset({"old", "new", "new/old"}))
+
+
+def _timing_row(label: str, old: wire.DecodeTiming | None, new: wire.DecodeTiming | None, name: str, scale: float) -> list[str]:
+    values = [_spread(timing, name, scale) for timing in (old, new)]
+    before, after = (float(getattr(timing, name)) if timing else 0.0 for timing in (old, new))
+    return [label, *values, f"{after / before:.2f}" if before and after else "-"]
+
+
+def _spread(timing: wire.DecodeTiming | None, name: str, scale: float) -> str:
+    if timing is None:
+        return "-"
+    if name == "tokens_per_second":
+        samples = [1.0 / item.time_per_output_token for item in timing.samples if item.time_per_output_token > 0]
+    else:
+        samples = [float(getattr(item, name)) for item in timing.samples]
+    text = f"{getattr(timing, name) * scale:.2f}"
+    return f"{text} ({min(samples) * scale:.2f} to {max(samples) * scale:.2f})" if samples else text
+
+
+def result_blocks(result: wire.OrderResult) -> list[Block]:
+    """How an order ended: timings, warnings, then one line that says it all."""
+    blocks = timing_blocks(result.baseline, result.measured)
+    notable = [verdict for verdict in result.verdicts if verdict.outcome != wire.Outcome.PASS]
+    if notable:
+        blocks += [Line(), *verdict_blocks(notable)]
+    if result.failure is not None:
+        blocks += [Line(), *failure_blocks(result.failure)]
+    tone: Tone = "good" if result.exit_code == 0 else "warn" if result.exit_code == 6 else "bad"
+    dark = "" if result.dark_seconds is None else f"; dark for {duration(result.dark_seconds)}"
+    lost = f"; {result.lost_requests} requests lost" if result.lost_requests else ""
+    blocks += [Line(), Line(f"{result.state}: {result.summary}", tone), Line(f"service: {result.service}{dark}{lost}")]
+    if result.next_step:
+        blocks.append(Line(f"next: {result.next_step}"))
+    return blocks
+
+
+def failure_blocks(failure: wire.Failure) -> list[Block]:
+    """Why a launch failed, with the lines that show it."""
+    status = f" (exit status {failure.exit_status})" if failure.exit_status else ""
+    blocks: list[Block] = [Line(f"the new server failed: {failure.summary}{status} [{failure.category}]", "bad")]
+    blocks += indented(failure.evidence)
+    if failure.advice:
+        blocks.append(Line(f"  {failure.advice}"))
+    return blocks
+
+
+def error_blocks(message: str, evidence: Sequence[str], next_step: str | None) -> list[Block]:
+    """What went wrong, the evidence, and what to type next."""
+    blocks: list[Block] = [Line(message, "bad"), *indented(evidence)]
+    if next_step:
+        blocks.append(Line(f"next: {next_step}"))
+    return blocks

@@ -1,0 +1,122 @@
+"""What is about to be changed, why, what it would be by hand, and what speaks against it. Pure: built from reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.agent import wire
+from orchestrator.results.redaction import MASK
+
+
+class Origin:
+    """The values of :attr:`orchestrator.agent.wire.Difference.origin`."""
+
+    BACKEND = "backend"
+    OURS = "ours"
+    DRIFT = "drift"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Shown before the question, kept in the run folder. Holds no secret values.
+
+    Attributes:
+        verb: a value of :class:`orchestrator.agent.wire.OrderKind`.
+        place: where the server runs, for the screen.
+        server: what runs now, None when nothing does.
+        launch: what will run, None for a teardown.
+        load: running and queued requests now, None when unknown.
+        by_hand: the commands that come nearest to what the supervisor will do.
+        remarks: what to know before saying yes.
+        refusals: why it will not be done; empty when nothing speaks against it.
+    """
+
+    verb: str
+    host: str
+    place: str
+    service: str
+    policy: wire.Policy
+    server: wire.ServerInfo | None = None
+    launch: wire.Launch | None = None
+    sglang_version: str | None = None
+    load: int | None = None
+    differences: Sequence[wire.Difference] = ()
+    verdicts: Sequence[wire.Verdict] = ()
+    by_hand: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+    refusals: Sequence[str] = ()
+    gpus: Sequence[wire.Gpu] = field(default=())
+
+    @property
+    def changes(self) -> list[wire.Difference]:
+        """The differences that are not this program's own additions."""
+        return [difference for difference in self.differences if difference.origin != Origin.OURS]
+
+
+def masked(launch: wire.Launch) -> wire.Launch:
+    """The launch without its secret values."""
+    return dataclasses.replace(launch, secrets=dict.fromkeys(launch.secrets, MASK))
+
+
+def command_line(launch: wire.Launch) -> str:
+    """What would start this launch by hand, as one line of shell."""
+    variables = [f"{name}={value}" for name, value in sorted(launch.environment.items())]
+    words = [*(["env", *variables] if variables else []), launch.python, *launch.entry, *launch.arguments]
+    line = shlex.join(words)
+    if launch.secrets:
+        line += f"   # and {', '.join(sorted(launch.secrets))}: from a --config file of mode 600, never on the command line"
+    return line
+
+
+def stop_commands(server: wire.ServerInfo, policy: wire.Policy) -> list[str]:
+    """What would stop this server by hand."""
+    commands = []
+    if server.manager.kind in {wire.ManagerKind.SYSTEMD_UNIT, wire.ManagerKind.OWN_UNIT}:
+        commands.append(f"systemctl show -p Restart,KillMode {server.manager.name}   # it must not start again while we work")
+    commands.append(f"kill -TERM {server.main.pid}   # it drains for up to {policy.drain:g} s, then has {policy.grace:g} s to end")
+    rest = " ".join(str(member.pid) for member in server.members)
+    commands.append(f"kill -KILL {rest or server.main.pid}   # only what is left of it by then")
+    return commands
+
+
+def refusals(
+    differences: Sequence[wire.Difference],
+    verdicts: Sequence[wire.Verdict],
+    *,
+    accept_drift: bool,
+    force: bool,
+    never_forced: Collection[str] = (),
+) -> list[str]:
+    """Say what speaks against going on.
+
+    Args:
+        accept_drift: differences that neither the profile nor this program makes are accepted.
+        force: refused checks are overruled, except those whose names are in `never_forced`.
+    """
+    reasons = [
+        f"{verdict.check}: {verdict.detail}"
+        for verdict in verdicts
+        if verdict.outcome == wire.Outcome.REFUSE and (not force or verdict.check in never_forced)
+    ]
+    drift = [difference.name for difference in differences if difference.origin == Origin.DRIFT]
+    if drift and not accept_drift:
+        reasons.append(
+            f"the running server differs from the service beyond the backend ({', '.join(drift)}): this relaunch would revert it in passing"
+        )
+    return reasons
+
+
+def next_step_for(plan: Plan, *, never_forced: Collection[str] = ()) -> str:
+    """The command or change to try after a refusal."""
+    refused = [verdict for verdict in plan.verdicts if verdict.outcome == wire.Outcome.REFUSE]
+    for verdict in refused:
+        if verdict.next_step:
+            return verdict.next_step
+    if any(verdict.check not in never_forced for verdict in refused):
+        return "mend it, or overrule it with --force"
+    if any(difference.origin == Origin.DRIFT for difference in plan.differences):
+        return "put the differences into the service's YAML, or give --accept-drift to let them go"
+    return f"fab status --host {plan.host} --service {plan.service}"

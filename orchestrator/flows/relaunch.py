@@ -1,0 +1,144 @@
+"""Relaunch and launch: change what serves, with only the backend changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.agent import wire
+from orchestrator.errors import RefusedError
+from orchestrator.flows import look
+from orchestrator.flows.observer import Observer
+from orchestrator.flows.order import Confirm, Options, Outcome, carry_out, make_order, policy_for, settle
+from orchestrator.flows.plan import Plan, command_line, masked, refusals, stop_commands
+from orchestrator.flows.target import Connect, Target, connect
+from orchestrator.results.runs import last_dark_seconds
+
+if TYPE_CHECKING:
+    from orchestrator.config import Backend
+
+
+def relaunch(
+    target: Target,
+    backends: Sequence[Backend],
+    options: Options,
+    observer: Observer,
+    confirm: Confirm,
+    connect: Connect = connect,
+) -> Outcome:
+    """Replace the running server by one that differs in its backend profiles only. Without a server this is a launch.
+
+    Raises:
+        RefusedError: something speaks against it; nothing was touched.
+        UnreachableError, LockedError, InterruptedByOperatorError: see :func:`carry_out`.
+    """
+    return _change(wire.OrderKind.RELAUNCH, target, backends, options, observer, confirm, connect)
+
+
+def launch(
+    target: Target,
+    backends: Sequence[Backend],
+    options: Options,
+    observer: Observer,
+    confirm: Confirm,
+    connect: Connect = connect,
+) -> Outcome:
+    """Start the service where nothing serves on its port.
+
+    Raises:
+        RefusedError: a server is there already, or something else speaks against it; nothing was touched.
+        UnreachableError, LockedError, InterruptedByOperatorError: see :func:`carry_out`.
+    """
+    return _change(wire.OrderKind.LAUNCH, target, backends, options, observer, confirm, connect)
+
+
+def _change(
+    verb: str,
+    target: Target,
+    backends: Sequence[Backend],
+    options: Options,
+    observer: Observer,
+    confirm: Confirm,
+    connect: Connect,
+) -> Outcome:
+    with connect(target) as agent:
+        observer.note(f"looking at {target.place}: what runs, what is installed")
+        found = look.survey(agent, target)
+        if verb == wire.OrderKind.LAUNCH:
+            refuse_when_serving(target, found)
+        new = look.candidate(target, backends, found, observer)
+        observer.note(f"checking {new.backend} against {target.place} while nothing changes")
+        report = look.preflight(agent, target, new, backends, str(found.sglang_version))
+        plan = plan_change(verb, target, new, found, report, options)
+        if not settle(plan, options, observer, confirm):
+            return Outcome(plan)
+        order = make_order(target, plan, options, new)
+        return Outcome(plan, carry_out(agent, target, order, observer, connect))
+
+
+def refuse_when_serving(target: Target, found: wire.SurveyReport) -> None:
+    """Raise RefusedError when a server of this service is there already."""
+    if found.server is None:
+        return
+    raise RefusedError(
+        f"process {found.server.main.pid} has port {found.server.port} already: a launch never replaces a server",
+        next_step=target.command("relaunch", "--backend NAME"),
+    )
+
+
+def plan_change(
+    verb: str,
+    target: Target,
+    new: wire.Launch,
+    found: wire.SurveyReport,
+    report: wire.PreflightReport,
+    options: Options,
+) -> Plan:
+    """Put together what the operator sees before the question."""
+    from orchestrator.agent.preflight import NEVER_FORCED
+
+    server = report.server
+    policy = policy_for(target, options)
+    return Plan(
+        verb=verb,
+        host=target.host.name,
+        place=target.place,
+        service=target.service.name,
+        policy=policy,
+        server=server,
+        launch=masked(new),
+        sglang_version=report.sglang_version or found.sglang_version,
+        load=report.load,
+        differences=report.differences,
+        verdicts=[*found.verdicts, *report.verdicts],
+        by_hand=[*(stop_commands(server, policy) if server is not None else []), command_line(new)],
+        remarks=_remarks(verb, target, report, policy),
+        refusals=refusals(
+            report.differences,
+            [*found.verdicts, *report.verdicts],
+            accept_drift=options.accept_drift,
+            force=options.force,
+            never_forced=NEVER_FORCED,
+        ),
+        gpus=found.gpus,
+    )
+
+
+def _remarks(verb: str, target: Target, report: wire.PreflightReport, policy: wire.Policy) -> list[str]:
+    if report.server is None:
+        return ["nothing serves now, so this is a launch: there is nothing to stop and nothing to go back to"] if verb == "relaunch" else []
+    remarks = []
+    if not any(difference.origin != "ours" for difference in report.differences):
+        remarks.append("nothing differs: the same server would be started again")
+    remarks.append(
+        "no router or load balancer is drained: new requests keep arriving until SIGTERM, and are refused from then until the end"
+    )
+    last = last_dark_seconds(target.host.name, target.service.name)
+    known = f"the last one was dark for {last:.0f} s" if last is not None else "no relaunch of it is known here"
+    remarks.append(
+        f"dark time: the stop (3 to 7 s when idle, at most {policy.drain + policy.grace:g} s) and the load; {known}. "
+        "If the new server fails, the old one is started again and that is another load"
+    )
+    if policy.grace < wire.Policy.grace:
+        remarks.append(f"--grace {policy.grace:g} cuts the server's own release of its GPUs: SGLang needs up to 20 s for it")
+    return remarks

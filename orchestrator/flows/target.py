@@ -1,0 +1,85 @@
+"""Which service on which host a command is about, and the connection to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from orchestrator.agent import wire
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.config import Host, Inventory, Service
+
+T = TypeVar("T")
+
+
+class Agent(Protocol):
+    """The agent in a place; see :class:`orchestrator.remote.agent_client.AgentClient`."""
+
+    def call(self, verb: str, request: Any, timeout: float | None = None) -> Iterator[wire.Event]:
+        """Yield the verb's events; the last one holds its result."""
+
+    def ask(self, verb: str, request: Any, kind: type[T]) -> T:
+        """Return only the verb's result."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One service of an inventory on the host that it belongs to."""
+
+    inventory: Inventory
+    host: Host
+    service: Service
+
+    @property
+    def place(self) -> str:
+        """Where the server runs, for the screen: ``gpu1`` or ``gpu1/101``."""
+        return self.inventory.place_of(self.service).label
+
+    @property
+    def state_root(self) -> str:
+        """The folder in that place which holds the services' state folders."""
+        return self.inventory.place_of(self.service).state_root
+
+    def command(self, verb: str, *more: str) -> str:
+        """A command line about this target, for a next step."""
+        return " ".join(["fab", verb, f"--host {self.host.name}", f"--service {self.service.name}", *more])
+
+
+Connect = Callable[[Target], AbstractContextManager[Agent]]
+
+
+@contextmanager
+def connect(target: Target) -> Iterator[Agent]:
+    """Open the place of a target and give its agent.
+
+    Raises:
+        UnreachableError: the place can't be reached, trusted or entered.
+    """
+    from orchestrator.remote.agent_client import AgentClient
+    from orchestrator.remote.place import open_place
+
+    with open_place(target.inventory, target.host, container=target.service.in_container) as place:
+        yield AgentClient(place)
+
+
+def choose_target(inventory: Inventory, host: str | None, service: str | None) -> Target:
+    """Find the service that is meant; what is not said is filled in when there is only one.
+
+    Raises:
+        UsageError: an unknown name, a service that lives on another host, or more than one that could be meant.
+    """
+    if host is None and service is None and len(inventory.hosts) > 1:
+        evidence = [f"{item.name}: {', '.join(_services_on(inventory, item.name)) or 'no service'}" for item in inventory.hosts.values()]
+        raise UsageError("which host? Say it with --host NAME", evidence=evidence, next_step="fab hosts")
+    if host is None and service is None and inventory.hosts:
+        host = next(iter(inventory.hosts))
+    chosen = inventory.service(service, host)
+    return Target(inventory, inventory.host(chosen.host), chosen)
+
+
+def _services_on(inventory: Inventory, host: str) -> list[str]:
+    return [name for name, service in inventory.services.items() if service.host == host]

@@ -1,0 +1,56 @@
+"""Teardown: stop the service's server and leave nothing behind."""
+
+from __future__ import annotations
+
+from orchestrator.agent import wire
+from orchestrator.flows import look
+from orchestrator.flows.observer import Observer
+from orchestrator.flows.order import Confirm, Options, Outcome, carry_out, make_order, policy_for, settle
+from orchestrator.flows.plan import Plan, stop_commands
+from orchestrator.flows.target import Connect, Target, connect
+
+
+def teardown(target: Target, options: Options, observer: Observer, confirm: Confirm, connect: Connect = connect) -> Outcome:
+    """Stop the server and check that it is gone: processes, port, shared memory, GPU memory.
+
+    Raises:
+        RefusedError: its manager is not supported, or the operator said no; nothing was touched.
+        UnreachableError, LockedError, InterruptedByOperatorError: see :func:`carry_out`.
+    """
+    with connect(target) as agent:
+        observer.note(f"looking at {target.place}: what runs")
+        found = look.survey(agent, target)
+        plan = plan_teardown(target, found, options)
+        if found.server is None:
+            observer.plan(plan)
+            return Outcome(plan)
+        if not settle(plan, options, observer, confirm):
+            return Outcome(plan)
+        return Outcome(plan, carry_out(agent, target, make_order(target, plan, options, None), observer, connect))
+
+
+def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) -> Plan:
+    """Put together what the operator sees before the question."""
+    policy = policy_for(target, options)
+    server = found.server
+    if server is None:
+        remarks = [f"nothing of {target.service.name} runs: there is nothing to stop"]
+    else:
+        remarks = ["nothing serves afterwards; no router or load balancer is told"]
+    refusals = []
+    if server is not None and server.manager.kind == wire.ManagerKind.UNSUPPORTED:
+        refusals.append(f"manager: {server.manager.name} runs this server and would not like it stopped from here: {server.manager.detail}")
+    return Plan(
+        verb=wire.OrderKind.TEARDOWN,
+        host=target.host.name,
+        place=target.place,
+        service=target.service.name,
+        policy=policy,
+        server=server,
+        sglang_version=found.sglang_version,
+        verdicts=found.verdicts,
+        by_hand=stop_commands(server, policy) if server is not None else [],
+        remarks=remarks,
+        refusals=refusals,
+        gpus=found.gpus,
+    )

@@ -1,0 +1,1 @@
+"""What an operator's command leaves behind on the operator's side."""

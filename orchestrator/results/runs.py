@@ -1,0 +1,187 @@
+"""Run folders: everything an operator's command saw, kept as files next to where it was typed.
+
+::
+
+    RUNS/20261129T031407Z-relaunch-gpu1-glm5/     mode 700, files 600
+      run.json        command line, versions, operator, inventory names
+      plan.json       what was shown before the question
+      events.jsonl    every event, written as it arrived
+      journal.jsonl   the order's journal as it lies on the box
+      server.log      head and tail of the server's log
+      result.json     how it ended
+      timings.json    decode timings, old and new
+
+RUNS is ``$ORCHESTRATOR_RUNS``, or ``runs`` in the working directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orchestrator
+from orchestrator.agent import wire
+from orchestrator.results.redaction import Redactor
+
+ENVIRONMENT_VARIABLE = "ORCHESTRATOR_RUNS"
+
+
+def runs_root() -> Path:
+    """The folder that holds the run folders."""
+    return Path(os.environ.get(ENVIRONMENT_VARIABLE) or "runs").expanduser()
+
+
+def operator_name() -> str:
+    """Who types, as the box's journal names them: ``user@hostname``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+class RunFolder:
+    """One run's files. A file that can't be written is a warning, said once: it never fails what the operator asked for.
+
+    As an observer it records what arrives; see :class:`orchestrator.flows.observer.Observer`.
+    """
+
+    def __init__(self, path: Path, redactor: Redactor, warn: Callable[[str], None]) -> None:
+        self.path = path
+        self._redactor = redactor
+        self._warn = warn
+        self._warned = False
+
+    @classmethod
+    def create(
+        cls,
+        verb: str,
+        names: Sequence[str],
+        redactor: Redactor,
+        warn: Callable[[str], None],
+        root: Path | None = None,
+        command: Sequence[str] | None = None,
+    ) -> RunFolder:
+        """Make the folder of a run of `verb` that concerns `names` (host, service, ...) and write its ``run.json``."""
+        started = time.time()
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started))
+        run = cls((root or runs_root()).absolute() / "-".join([stamp, verb, *names]), redactor, warn)
+        with run._tolerant():
+            run._make_folder()
+        run.keep(
+            "run.json",
+            {
+                "schema": "orchestrator.run/1",
+                "verb": verb,
+                "names": list(names),
+                "command": list(sys.argv if command is None else command),
+                "directory": os.getcwd(),
+                "operator": operator_name(),
+                "started": started,
+                "orchestrator": orchestrator.__version__,
+                "python": platform.python_version(),
+            },
+        )
+        return run
+
+    def _make_folder(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        wanted = self.path
+        for number in range(2, 1000):
+            try:
+                self.path.mkdir(mode=0o700)
+            except FileExistsError:
+                self.path = wanted.with_name(f"{wanted.name}-{number}")
+            else:
+                return
+
+    @contextlib.contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                self._warn(f"this run can't be kept in {self.path}: {error.strerror or error}")
+
+    @property
+    def kept(self) -> bool:
+        """Whether everything could be written so far."""
+        return not self._warned
+
+    def keep(self, name: str, data: Any) -> None:
+        """Write JSON data or a wire type as one file."""
+        document = json.dumps(self._redactor.data(wire.to_json(data)), indent=2, ensure_ascii=False)
+        self._write(name, document + "\n", os.O_TRUNC)
+
+    def keep_text(self, name: str, text: str) -> None:
+        """Write text as one file."""
+        self._write(Path(name).name, self._redactor.text(text), os.O_TRUNC)
+
+    def event(self, kind: str, data: Any) -> None:
+        """Append one line to ``events.jsonl``."""
+        line = {"time": time.time(), "kind": kind, "data": self._redactor.data(wire.to_json(data))}
+        self._write("events.jsonl", json.dumps(line, ensure_ascii=False) + "\n", os.O_APPEND)
+
+    def _write(self, name: str, text: str, disposition: int) -> None:
+        with self._tolerant():
+            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | disposition, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+
+    def note(self, text: str) -> None:
+        self.event("note", {"text": text})
+
+    def warn(self, text: str) -> None:
+        self.event("warning", {"text": text})
+
+    def hide(self, values: Sequence[str]) -> None:
+        self._redactor.add(values)
+
+    def plan(self, plan: Any) -> None:
+        self.keep("plan.json", plan)
+
+    def state(self, entry: wire.StateEntry) -> None:
+        self.event(wire.EventKind.STATE, entry)
+
+    def progress(self, progress: wire.Progress) -> None:
+        self.event(wire.EventKind.PROGRESS, progress)
+
+    def log(self, text: str) -> None:
+        self.event(wire.EventKind.LOG, {"text": text})
+
+    def result(self, result: wire.OrderResult) -> None:
+        self.keep("result.json", result)
+        if result.baseline or result.measured:
+            self.keep(
+                "timings.json",
+                {"schema": "orchestrator.timings/1", "baseline": result.baseline, "measured": result.measured},
+            )
+
+    def collected(self, collected: wire.Collected) -> None:
+        for name, text in collected.files.items():
+            self.keep_text(name, text)
+
+
+def last_dark_seconds(host: str, service: str, root: Path | None = None) -> float | None:
+    """How long the newest kept relaunch of `service` on `host` left it without an answer; None when none is known."""
+    suffix = f"-relaunch-{host}-{service}"
+    try:
+        folders = sorted((path for path in (root or runs_root()).iterdir() if path.name.endswith(suffix)), reverse=True)
+    except OSError:
+        return None
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            seconds = json.loads((folder / "result.json").read_text(encoding="utf-8")).get("dark_seconds")
+            if seconds is not None:
+                return float(seconds)
+    return None
