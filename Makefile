@@ -2,7 +2,6 @@
 
 PYTHON ?= python3
 SGLANG_PYTHON ?= python3.11
-SGLANG_VENV := $(or $(ORCHESTRATOR_SGLANG_VENV),.cache/sglang-cpu)
 BIN := .venv/bin
 
 .PHONY: help demo check test bench format sglang-cpu packages clean
@@ -35,8 +34,13 @@ format: .venv/dev.stamp
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+ifdef ORCHESTRATOR_SGLANG_VENV
+sglang-cpu:
+	@$(ORCHESTRATOR_SGLANG_VENV)/bin/python -c 'import sglang' && echo "using $(ORCHESTRATOR_SGLANG_VENV) as it is"
+else
 sglang-cpu: packages
-	@$(SGLANG_PYTHON) tests/sglang/recipe/install.py $(SGLANG_VENV)
+	@$(SGLANG_PYTHON) tests/sglang/recipe/install.py .cache/sglang-cpu
+endif
 
 packages:
 	@tests/rig/install_packages.sh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from tests.rig.tiers import TIERS, missing, tier_of
 
 pytest_plugins = ["tests.rig.fixtures"]
+
+REQUIRE = "ORCHESTRATOR_REQUIRE_TIERS"
+"""Set where every tier must run: then a tier that can't is an error."""
 
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
@@ -20,8 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tier = tier_of(item.path)
         reason = missing(tier) if tier else None
-        if reason is not None:
-            item.add_marker(pytest.mark.skip(reason=f"{tier} tier: {reason}"), append=False)
+        if reason is None:
+            continue
+        if os.environ.get(REQUIRE):
+            raise pytest.UsageError(f"{REQUIRE} is set, and the {tier} tier can't run: {reason}")
+        item.add_marker(pytest.mark.skip(reason=f"{tier} tier: {reason}"), append=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
