@@ -1,0 +1,191 @@
+"""systemd as a runner of our own transient units, and how somebody's unit is kept from restarting while we work.
+
+Facts behind the settings were measured on systemd 252 in LXC; where an option is younger than v244 it is not used.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+from orchestrator.agent.command import Output, run_bounded
+from orchestrator.agent.launch_files import LOG_LIMIT, LaunchFiles
+from orchestrator.agent.managers import UNIT_PREFIX
+from orchestrator.agent.procfs import Process, read_process
+from orchestrator.agent.refusal import AgentRefusal
+
+_RUNNING = Path("/run/systemd/system")
+"""Exists where systemd is PID 1 (sd_booted(3)); also the folder of runtime units and drop-ins."""
+_SECONDS = 30.0
+_STOP_SECONDS = 90
+"""TimeoutStopSec of our units: for an administrator's ``systemctl stop``; our own stop has its own deadlines."""
+_DROP_IN = "zzz-orchestrator.conf"
+"""Drop-ins apply in the order of their names, so this one has the last word."""
+
+_QUIET = """\
+# Written by lxc-gpu-orchestrator while it replaces this server; it is removed when that is done.
+[Unit]
+FailureAction=none
+SuccessAction=none
+[Service]
+Restart=no
+RestartForceExitStatus=
+KillMode=mixed
+"""
+
+_RECORD_EXIT = 'printf "%s %s %s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" >"$0.new" && mv "$0.new" "$0"'
+
+
+def is_available() -> bool:
+    """Whether units can be made here: systemd is PID 1, we are root, and systemd-run is installed."""
+    return _RUNNING.is_dir() and os.geteuid() == 0 and shutil.which("systemd-run") is not None
+
+
+def unit_name(service: str, launch_id: str) -> str:
+    """The unit of one launch."""
+    return f"{UNIT_PREFIX}{service}-{launch_id}.service"
+
+
+def systemctl(*words: str, seconds: float = _SECONDS) -> Output:
+    """Run systemctl, bounded."""
+    return run_bounded(["systemctl", "--no-ask-password", *words], seconds)
+
+
+def show(unit: str, *properties: str) -> Dict[str, str]:
+    """Properties of a unit; an unknown unit has them too (``LoadState=not-found``)."""
+    output = systemctl("show", "--property", ",".join(properties), "--", unit)
+    pairs = (line.partition("=") for line in output.text.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def main_process(unit: str) -> Optional[Process]:
+    """The main process of a running unit."""
+    pid = show(unit, "MainPID").get("MainPID", "0")
+    return read_process(int(pid)) if pid.isdigit() and pid != "0" else None
+
+
+def exec_word(text: str) -> str:
+    """One word of a command line in a unit's setting (systemd.service(5), "Command lines"), for ``:``-prefixed commands."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
+
+
+def run_arguments(name: str, argv: Sequence[str], properties: Sequence[str], description: str) -> List[str]:
+    """The systemd-run command that starts `argv` as a transient unit.
+
+    A failed unit is collected like a finished one: what is to be kept of it lies in the launch's folder. systemd expands ``$``
+    in arguments even there, so it is doubled.
+    """
+    settings = [word for item in properties for word in ("--property", item)]
+    command = [word.replace("$", "$$") for word in argv]
+    options = ["--quiet", "--collect", "--no-ask-password", "--service-type=exec", f"--unit={name}", f"--description={description}"]
+    return ["systemd-run", *options, *settings, "--", *command]
+
+
+def start_transient(name: str, argv: Sequence[str], properties: Sequence[str], description: str) -> None:
+    """Start a transient unit and return once its program has been executed.
+
+    Raises:
+        AgentRefusal: systemd would not, or the program could not be executed.
+    """
+    output = run_bounded(run_arguments(name, argv, properties, description), _SECONDS)
+    if not output.good:
+        raise AgentRefusal("refused", f"systemd did not start {name}", output.errors.splitlines()[-5:], f"journalctl -u {name}")
+
+
+def append_to(log: Path) -> List[str]:
+    """Settings that send both outputs to the end of a file and nothing in."""
+    return ["StandardInput=null", f"StandardOutput=append:{log}", f"StandardError=append:{log}"]
+
+
+def launch_properties(files: LaunchFiles) -> List[str]:
+    """The settings of a launch's unit."""
+    record = " ".join(exec_word(word) for word in ("/bin/sh", "-c", _RECORD_EXIT, str(files.exit)))
+    properties = [
+        "KillMode=mixed",
+        f"TimeoutStopSec={_STOP_SECONDS}",
+        *append_to(files.log),
+        f"EnvironmentFile={files.environment_file}",
+        f"ExecStopPost=+:{record}",
+        "LimitNOFILE=1048576",
+        "LimitMEMLOCK=infinity",
+        "TasksMax=infinity",
+    ]
+    if files.account.switch:
+        properties.append(f"User={files.account.name}")
+    if files.launch.directory is not None:
+        properties.append(f"WorkingDirectory={files.launch.directory}")
+    return properties
+
+
+def start_launch(files: LaunchFiles, program: Sequence[str]) -> None:
+    """Start a launch's unit, and beside it one that keeps its log within its limit and ends with it.
+
+    The log keeper (`program` is its command) stands in a unit of its own: in the server's cgroup it would count as
+    one of the server's processes, and a limit or a kill there would be shared.
+    """
+    launch = files.launch
+    name = unit_name(launch.service, launch.launch_id)
+    start_transient(name, files.argv, launch_properties(files), f"SGLang for {launch.service}, launch {launch.launch_id}")
+    keeper = [*program, "rotate", str(files.log), str(LOG_LIMIT)]
+    start_transient(
+        name.replace(".service", "-log.service"),
+        keeper,
+        [f"BindsTo={name}", f"After={name}", "StandardOutput=null", "StandardError=null", "Restart=on-failure"],
+        f"keeps the log of {name} small",
+    )
+
+
+def quiet_unit(unit: str) -> None:
+    """Keep somebody's unit from restarting its server, and from killing its children with it, until :func:`unquiet_unit`.
+
+    A drop-in in /run: a reboot forgets it.
+
+    Raises:
+        AgentRefusal: not allowed (``rights``), or systemd does not follow the drop-in (``refused``).
+    """
+    folder = _RUNNING / f"{unit}.d"
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / _DROP_IN).write_text(_QUIET, encoding="utf-8")
+    except PermissionError:
+        raise AgentRefusal(
+            "rights", f"only root can keep {unit} from restarting", next_step="connect as root, or set become: sudo -n for this place"
+        ) from None
+    reload = systemctl("daemon-reload")
+    seen = show(unit, "Restart", "KillMode")
+    if seen != {"Restart": "no", "KillMode": "mixed"}:
+        unquiet_unit(unit)
+        raise AgentRefusal(
+            "refused", f"{unit} could not be kept from restarting", [f"{seen}", reload.errors.strip()], f"systemctl cat {unit}"
+        )
+
+
+def unquiet_unit(unit: str) -> None:
+    """Take the drop-in of :func:`quiet_unit` away; does nothing where there is none."""
+    folder = _RUNNING / f"{unit}.d"
+    try:
+        (folder / _DROP_IN).unlink()
+    except FileNotFoundError:
+        return
+    if not any(folder.iterdir()):
+        folder.rmdir()
+    systemctl("daemon-reload")
+
+
+def stop_unit(unit: str) -> None:
+    """Ask systemd to stop what is left of a unit (a wrapper around the server); does not wait."""
+    if show(unit, "ActiveState").get("ActiveState") in ("active", "activating", "reloading"):
+        systemctl("stop", "--no-block", "--", unit)
+
+
+def start_unit(unit: str) -> None:
+    """Start somebody's unit again, as it was.
+
+    Raises:
+        AgentRefusal: systemd would not.
+    """
+    unquiet_unit(unit)
+    systemctl("reset-failed", "--", unit)
+    output = systemctl("start", "--no-block", "--", unit)
+    if not output.good:
+        raise AgentRefusal("refused", f"systemd did not start {unit}", output.errors.splitlines()[-5:], f"systemctl status {unit}")
