@@ -12,6 +12,8 @@
     │   ├── ContainerError       the container is not running or can't be entered
     │   ├── RightsError          not allowed to do what the job needs
     │   ├── PythonError          no python3, too old, or a package of it is missing
+    │   ├── KernelError          the kernel is too old for what the agent needs
+    │   ├── DiskFullError        a disk there is full
     │   ├── AgentError           the agent was killed, failed or spoke nonsense
     │   └── ConnectionLostError  the connection ended while the agent ran
     ├── LockedError          5   somebody else changes this service
@@ -79,6 +81,14 @@ class RightsError(UnreachableError):
 
 class PythonError(UnreachableError):
     """The place has no Python that can run the agent."""
+
+
+class KernelError(UnreachableError):
+    """The place's kernel is too old, or denies a call that the agent needs."""
+
+
+class DiskFullError(UnreachableError):
+    """A disk in the place is full, so nothing can be recorded and nothing is begun."""
 
 
 class AgentError(UnreachableError):

@@ -1,0 +1,199 @@
+"""Ship the agent to a place over one raw channel, send one request, yield its events.
+
+Fabric's own ``run`` is never used: its standard input is fed 90 bytes a second, and its timeout leaves the remote process alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.agent import archive, wire
+from orchestrator.agent.clock import Deadline
+from orchestrator.errors import AgentError
+from orchestrator.remote.endings import Ending, explain_ending, explain_failure
+from orchestrator.remote.frames import FrameDecoder, FrameError, Tail
+from orchestrator.remote.place import Place
+
+if TYPE_CHECKING:
+    import paramiko
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
+
+FIRST_STAGE = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+"""Reads a length and that much code (agent/boot.py): the same short words for every shell and every place."""
+
+CHUNK = 64 * 1024
+LAST_WORDS = 3.0
+"""Seconds that standard error and the exit status may lag behind the end of standard output."""
+
+
+class AgentClient:
+    """Asks the agent in one place. Each call is one process there, which ends with the answer or with the caller's interest."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def call(self, verb: str, request: Any, timeout: float | None = None) -> Iterator[wire.Event]:
+        """Send `request` (a data class of :mod:`wire`) and yield the events as they arrive; ``result`` is the last.
+
+        Closing the iterator ends the agent. `timeout` bounds the whole call, in seconds.
+
+        Raises:
+            ConnectionLostError: the connection ended first.
+            ContainerError, RightsError, PythonError, KernelError, DiskFullError: the agent could not run.
+            RefusedError, LockedError: the agent would not.
+            AgentError: it was killed, raised, spoke nonsense or did not answer in time.
+        """
+        yield from self._events(self._begin(verb, request, timeout))
+
+    def ask(self, verb: str, request: Any, kind: type[T], timeout: float | None = None) -> T:
+        """The answer alone, validated. Raises as :meth:`call`."""
+        exchange = self._begin(verb, request, timeout)
+        events = self._events(exchange)
+        try:
+            _adapter(kind)  # made while Python starts over there
+            for event in events:
+                if event.kind == wire.EventKind.RESULT:
+                    return validate(kind, event.data)
+        finally:
+            exchange.close()
+        raise AgentError(f"{self._place.label}: the agent ended its answer to {verb} without a result")
+
+    def _begin(self, verb: str, request: Any, timeout: float | None) -> _Exchange:
+        token = secrets.token_hex(16)
+        deadline = Deadline(timeout)
+        channel = self._place.start([self._place.description.python, "-I", "-S", "-c", FIRST_STAGE])
+        return _Exchange(channel, verb, deadline, FrameDecoder(token), compose(token, verb, request))
+
+    def _events(self, exchange: _Exchange) -> Iterator[wire.Event]:
+        try:
+            while data := self._receive(exchange):
+                for event in self._decode(exchange, data):
+                    if event.kind == wire.EventKind.ERROR:
+                        raise explain_failure(self._place.description, wire.from_json(wire.AgentFailure, event.data))
+                    yield event
+                    if event.kind == wire.EventKind.RESULT:
+                        return
+            raise self._no_answer(exchange)
+        finally:
+            exchange.close()
+
+    def _receive(self, exchange: _Exchange) -> bytes:
+        limit = exchange.deadline.seconds
+        exchange.channel.settimeout(None if limit is None else max(exchange.deadline.left(), 0.001))
+        try:
+            return exchange.channel.recv(CHUNK)
+        except TimeoutError:
+            raise AgentError(
+                f"{self._place.label}: no answer to {exchange.verb} within {limit:g} s; the agent was ended",
+                evidence=exchange.evidence,
+                next_step=f"look at the load there: ssh {self._place.description.endpoint.address} uptime",
+            ) from None
+
+    def _decode(self, exchange: _Exchange, data: bytes) -> list[wire.Event]:
+        try:
+            return exchange.decoder.feed(data)
+        except FrameError as error:
+            raise AgentError(
+                f"{self._place.label}: {error}",
+                evidence=exchange.evidence,
+                next_step=f"try once more; if it stays, find what prints at login: ssh {self._place.description.endpoint.address} true",
+            ) from None
+
+    def _no_answer(self, exchange: _Exchange) -> Exception:
+        """Exit, signal and disconnect are three different answers."""
+        exchange.wait_end(LAST_WORDS)
+        status = exchange.exit_status
+        if status is None and not self._place.connection.is_connected:
+            return self._place.connection.lost()
+        return explain_ending(self._place.description, Ending(status, exchange.decoder.stray.lines(), exchange.errors.lines()))
+
+
+class _Exchange:
+    """One running agent. Its input is sent and its standard error drained beside the reader, so no side waits for a full buffer."""
+
+    def __init__(self, channel: paramiko.Channel, verb: str, deadline: Deadline, decoder: FrameDecoder, data: bytes) -> None:
+        self.channel = channel
+        self.verb = verb
+        self.deadline = deadline
+        self.decoder = decoder
+        self.errors = Tail()
+        self._drain = threading.Thread(target=self._drain_errors, name="agent-stderr", daemon=True)
+        self._drain.start()
+        threading.Thread(target=self._send, args=(data,), name="agent-stdin", daemon=True).start()
+
+    @property
+    def evidence(self) -> list[str]:
+        """The last of what came beside the frames."""
+        return [*self.decoder.stray.lines()[-20:], *self.errors.lines()[-20:]]
+
+    @property
+    def exit_status(self) -> int | None:
+        """None when a signal ended it, or nobody said."""
+        return self.channel.exit_status if self.channel.exit_status >= 0 else None
+
+    def close(self) -> None:
+        """Close the channel: the agent sees the end of its input and goes."""
+        self.channel.close()
+
+    def wait_end(self, seconds: float) -> None:
+        """After the end of standard output: wait for that of standard error and for the exit status."""
+        self.decoder.finish()
+        self._drain.join(seconds)
+        self.channel.status_event.wait(seconds)
+
+    def _send(self, data: bytes) -> None:
+        # Nobody reads any more, or the channel was closed: the reader of standard output tells why.
+        with contextlib.suppress(OSError, EOFError):
+            self.channel.sendall(data)
+
+    def _drain_errors(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := self.channel.recv_stderr(CHUNK):
+                self.errors.add(data)
+
+
+def compose(token: str, verb: str, request: Any) -> bytes:
+    """All that the first stage, the boot code and the agent read from standard input."""
+    boot, package = _shipment()
+    asked = json.dumps(wire.to_json(wire.Request(verb, wire.to_json(request)))).encode("ascii")
+    header = f"{token} {len(package)} {len(asked)}\n".encode("ascii")
+    return b"%d\n" % len(boot) + boot + header + package + asked
+
+
+@functools.cache
+def _shipment() -> tuple[bytes, bytes]:
+    boot = Path(archive.__file__).with_name("boot.py").read_bytes()
+    return boot, archive.agent_archive()
+
+
+def validate(kind: type[T], data: Any) -> T:
+    """One wire type out of an event's data.
+
+    Raises:
+        AgentError: it does not fit.
+    """
+    from pydantic import ValidationError
+
+    adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]
+    try:
+        return adapter.validate_python(data)
+    except ValidationError as error:
+        raise AgentError(
+            f"the agent's {kind.__name__} does not fit: {error}", next_step="this is a bug of the program: report it"
+        ) from error
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

@@ -1,0 +1,81 @@
+"""Find the agent's events in what a channel delivers, whatever else was printed before or between them."""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.agent import wire
+
+MAX_FRAME = 64 * 1024 * 1024
+"""Bytes; a single event is far below (collect cuts long logs)."""
+
+KEPT = 16 * 1024
+"""Bytes of stray output kept as evidence: the last ones."""
+
+
+class FrameError(ValueError):
+    """A frame that carries the token but is no event of this protocol."""
+
+
+class Tail:
+    """The last bytes of a stream."""
+
+    def __init__(self, limit: int = KEPT) -> None:
+        self._limit = limit
+        self._kept = b""
+
+    def add(self, data: bytes) -> None:
+        self._kept = (self._kept + data)[-self._limit :]
+
+    def lines(self) -> list[str]:
+        """The kept text by lines, empty ones left out."""
+        text = self._kept.decode("utf-8", "replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+class FrameDecoder:
+    """Takes bytes as they come, gives events; `stray` keeps the rest.
+
+    A frame is ``TOKEN PROTOCOL SPACE JSON NEWLINE`` with nothing between token and number, anywhere in a line: text that was
+    printed without a newline may stand before it.
+    """
+
+    def __init__(self, token: str) -> None:
+        self.stray = Tail()
+        self._token = token.encode("ascii")
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[wire.Event]:
+        """The events that `data` completes.
+
+        Raises:
+            FrameError: a frame is damaged, too long or of another protocol.
+        """
+        self._buffer += data
+        if len(self._buffer) > MAX_FRAME:
+            raise FrameError(f"more than {MAX_FRAME >> 20} MiB without an end of line")
+        if b"\n" not in data:
+            return []
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = rest
+        return [event for line in lines if (event := self._decode(bytes(line))) is not None]
+
+    def finish(self) -> None:
+        """Count what is left, at the end of the stream, as stray output."""
+        self.stray.add(bytes(self._buffer))
+        self._buffer.clear()
+
+    def _decode(self, line: bytes) -> wire.Event | None:
+        before, token, frame = line.partition(self._token)
+        if not token:
+            self.stray.add(line + b"\n")
+            return None
+        if before:
+            self.stray.add(before + b"\n")
+        protocol, _, text = frame.partition(b" ")
+        if protocol != str(wire.PROTOCOL).encode():
+            raise FrameError(f"the agent speaks protocol {protocol.decode('ascii', 'replace')[:20]}, this program {wire.PROTOCOL}")
+        try:
+            return wire.from_json(wire.Event, json.loads(text))
+        except ValueError as error:
+            raise FrameError(f"a damaged event: {error}") from error
