@@ -25,6 +25,7 @@ def follow(
     *,
     patience: float = PATIENCE_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> wire.OrderResult:
     """Tell `observer` each state and progress of an order and return how it ended.
 
@@ -34,11 +35,11 @@ def follow(
     Raises:
         ConnectionLostError: the box could not be reached again; the order goes on there.
     """
-    follower = _Follower(agent, target, order, observer, connect)
+    follower = _Follower(agent, target, order, observer, connect, clock)
     retrying = Retrying(
         retry=retry_if_exception_type((ConnectError, ConnectionLostError, AgentError)),
         wait=wait_exponential(multiplier=0.5, max=15),
-        stop=lambda _: time.monotonic() - follower.heard > patience,
+        stop=lambda _: clock() - follower.heard > patience,
         before_sleep=follower.tell_retry,
         sleep=sleep,
         reraise=True,
@@ -56,14 +57,17 @@ def follow(
 class _Follower:
     """Reads events, remembering the last one so that a new connection goes on after it."""
 
-    def __init__(self, agent: Agent, target: Target, order: wire.Order, observer: Observer, connect: Connect) -> None:
+    def __init__(
+        self, agent: Agent, target: Target, order: wire.Order, observer: Observer, connect: Connect, clock: Callable[[], float]
+    ) -> None:
         self._agent: Agent | None = agent
         self._target = target
         self._order = order
         self._observer = observer
         self._connect = connect
         self._after = 0
-        self.heard = time.monotonic()
+        self._clock = clock
+        self.heard = clock()
 
     def read(self) -> wire.OrderResult:
         """Read to the end, over the first connection as long as it lasts and over a new one after that."""
@@ -77,7 +81,7 @@ class _Follower:
     def _read(self, agent: Agent) -> wire.OrderResult:
         reference = wire.OrderReference(self._order.service, self._order.state_root, self._order.order_id, self._after)
         for event in agent.call("follow", reference):
-            self.heard = time.monotonic()
+            self.heard = self._clock()
             if event.kind == wire.EventKind.RESULT:
                 return wire.from_json(wire.OrderResult, event.data)
             self._tell(event)

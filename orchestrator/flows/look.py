@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from orchestrator.config import Backend
 
 
+SURVEY_SECONDS = 120.0
+PREFLIGHT_SECONDS = 600.0
+"""SGLang's own parser runs in it: importing SGLang from a cold disk takes minutes."""
+
+
 def new_id() -> str:
     """An id for an order or a launch; ids sort by time."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
@@ -32,7 +37,7 @@ def survey(agent: Agent, target: Target) -> wire.SurveyReport:
         environment=dict(service.environment),
         user=service.user,
     )
-    return agent.ask("survey", request, wire.SurveyReport)
+    return agent.ask("survey", request, wire.SurveyReport, SURVEY_SECONDS)
 
 
 def candidate(target: Target, backends: Sequence[Backend], found: wire.SurveyReport, observer: Observer) -> wire.Launch:
@@ -61,4 +66,4 @@ def preflight(agent: Agent, target: Target, launch: wire.Launch, backends: Seque
     from orchestrator.config import requirements
 
     request = wire.PreflightRequest(launch, target.state_root, requirements(backends, version))
-    return agent.ask("preflight", request, wire.PreflightReport)
+    return agent.ask("preflight", request, wire.PreflightReport, PREFLIGHT_SECONDS)

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.agent import wire
-from orchestrator.errors import ConnectionLostError, InterruptedByOperatorError, OrchestratorError, RefusedError
+from orchestrator.errors import AgentError, ConnectionLostError, InterruptedByOperatorError, OrchestratorError, RefusedError
 from orchestrator.flows.follow import follow
 from orchestrator.flows.look import new_id
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.plan import Plan, next_step_for
 from orchestrator.flows.target import Agent, Connect, Target
 from orchestrator.results.runs import operator_name
+
+SUBMIT_SECONDS = 60.0
+COLLECT_SECONDS = 60.0
 
 Confirm = Callable[[Plan], bool]
 """Asks whether the plan may be carried out.
@@ -114,8 +117,8 @@ def carry_out(agent: Agent, target: Target, order: wire.Order, observer: Observe
 
 def _submit(agent: Agent, target: Target, order: wire.Order, unknown: str) -> str:
     try:
-        return agent.ask("submit", order, wire.Submitted).holder
-    except ConnectionLostError as error:
+        return agent.ask("submit", order, wire.Submitted, SUBMIT_SECONDS).holder
+    except (ConnectionLostError, AgentError) as error:
         raise ConnectionLostError(unknown, evidence=[error.message, *error.evidence], next_step=target.command("status")) from error
 
 
@@ -123,6 +126,6 @@ def _collect(target: Target, order: wire.Order, observer: Observer, connect: Con
     reference = wire.OrderReference(order.service, order.state_root, order.order_id)
     try:
         with connect(target) as agent:
-            observer.collected(agent.ask("collect", reference, wire.Collected))
+            observer.collected(agent.ask("collect", reference, wire.Collected, COLLECT_SECONDS))
     except OrchestratorError as error:
         observer.warn(f"the log and the journal could not be brought back: {error.message}")

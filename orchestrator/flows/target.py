@@ -22,7 +22,7 @@ class Agent(Protocol):
     def call(self, verb: str, request: Any, timeout: float | None = None) -> Iterator[wire.Event]:
         """Yield the verb's events; the last one holds its result."""
 
-    def ask(self, verb: str, request: Any, kind: type[T]) -> T:
+    def ask(self, verb: str, request: Any, kind: type[T], timeout: float | None = None) -> T:
         """Return only the verb's result."""
 
 

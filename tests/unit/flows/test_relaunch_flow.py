@@ -1,0 +1,200 @@
+"""Relaunch, launch and teardown against an agent that answers from a script."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import wire
+from orchestrator.errors import ConnectionLostError, InterruptedByOperatorError, LockedError, RefusedError, UsageError
+from orchestrator.flows.order import Options, Outcome
+from orchestrator.flows.plan import Plan
+from orchestrator.flows.relaunch import launch, relaunch
+from orchestrator.flows.target import Target
+from orchestrator.flows.teardown import teardown
+from tests.unit.flows.fake_agent import FakeAgent, FakeBox, Heard, answer, state
+from tests.unit.flows.samples import CANARY, DRIFT, OLD, OUR_DIFFERENCE, done, healthy_agent, preflight, relaunch_script, survey
+
+
+def yes(plan: Plan) -> bool:
+    return True
+
+
+def run(agent: FakeAgent, target: Target, heard: Heard, options: Options | None = None, confirm: Any = yes) -> Outcome:
+    profiles = target.inventory.backends_named("flashinfer_cutedsl")
+    return relaunch(target, profiles, options or Options(), heard, confirm, FakeBox(agent).connect)
+
+
+def test_a_relaunch_submits_what_the_plan_showed_and_follows_it(target: Target) -> None:
+    agent, heard = healthy_agent(), Heard()
+    outcome = run(agent, target, heard, Options(grace=3.0, reason="night shift"))
+    assert outcome.result == done()
+    (order,) = agent.requests("submit")
+    assert (order.kind, order.old, order.port, order.reason) == ("relaunch", OLD.main, 30000, "night shift")
+    assert order.policy.grace == 3.0
+    assert order.new.backend == "flashinfer_cutedsl"
+    assert order.new.secrets == {"api-key": CANARY}
+    assert heard.states == ["CHECKED", "LOCKED", "DONE"]
+    assert heard.phases == ["weights"]
+    assert heard.files.keys() == {"server.log", "journal.jsonl"}
+
+
+def test_the_secret_is_named_before_anything_could_show_it_and_the_plan_does_not_hold_it(target: Target) -> None:
+    heard = Heard()
+    outcome = run(healthy_agent(), target, heard)
+    assert heard.hidden == [CANARY]
+    assert CANARY not in repr(outcome.plan)
+
+
+def test_the_requests_tell_the_agent_where_things_are(target: Target) -> None:
+    agent = healthy_agent()
+    run(agent, target, Heard())
+    (asked,) = agent.requests("survey")
+    assert (asked.service, asked.python, asked.port, asked.state_root) == ("glm5", "/opt/sglang/bin/python", 30000, "/var/lib/orchestrator")
+    (checked,) = agent.requests("preflight")
+    assert checked.launch.arguments[-2:] == ["--moe-runner-backend", "flashinfer_cutedsl"]
+
+
+def test_plan_only_shows_the_plan_and_touches_nothing(target: Target) -> None:
+    agent, heard = healthy_agent(), Heard()
+    outcome = run(agent, target, heard, Options(plan_only=True))
+    assert outcome.result is None
+    assert heard.plans == [outcome.plan]
+    assert agent.requests("submit") == []
+
+
+def test_drift_is_refused_until_it_is_accepted(target: Target) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(differences=[DRIFT, OUR_DIFFERENCE]))])
+    heard = Heard()
+    with pytest.raises(RefusedError) as refusal:
+        run(agent, target, heard)
+    assert "--mem-fraction-static" in refusal.value.evidence[0]
+    assert "--accept-drift" in str(refusal.value.next_step)
+    assert agent.requests("submit") == []
+    assert len(heard.plans) == 1
+    assert run(agent, target, Heard(), Options(accept_drift=True)).result == done()
+
+
+def test_a_plan_that_would_be_refused_is_refused_with_plan_only_too(target: Target) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(differences=[DRIFT]))])
+    with pytest.raises(RefusedError):
+        run(agent, target, Heard(), Options(plan_only=True))
+
+
+def test_a_refused_check_stops_it_unless_forced(target: Target) -> None:
+    verdict = wire.Verdict("compute capability", wire.Outcome.REFUSE, "10.0 only", next_step="take another backend")
+    agent = healthy_agent(preflight=[answer(preflight(verdicts=[verdict]))])
+    with pytest.raises(RefusedError) as refusal:
+        run(agent, target, Heard())
+    assert refusal.value.evidence == ["compute capability: 10.0 only"]
+    assert refusal.value.next_step == "take another backend"
+    assert run(agent, target, Heard(), Options(force=True)).result == done()
+
+
+def test_a_check_that_protects_others_is_never_forced(target: Target) -> None:
+    from orchestrator.agent.preflight import NEVER_FORCED
+
+    verdict = wire.Verdict(sorted(NEVER_FORCED)[0], wire.Outcome.REFUSE, "docker")
+    agent = healthy_agent(preflight=[answer(preflight(verdicts=[verdict]))])
+    with pytest.raises(RefusedError):
+        run(agent, target, Heard(), Options(force=True))
+
+
+def test_no_at_the_question_is_a_refusal_and_nobody_to_ask_is_wrong_usage(target: Target) -> None:
+    agent = healthy_agent()
+    with pytest.raises(RefusedError, match="not confirmed"):
+        run(agent, target, Heard(), confirm=lambda plan: False)
+
+    def nobody(plan: Plan) -> bool:
+        raise UsageError("nobody to ask")
+
+    with pytest.raises(UsageError):
+        run(agent, target, Heard(), confirm=nobody)
+    assert agent.requests("submit") == []
+
+
+def test_without_a_server_a_relaunch_is_a_launch_and_says_so(target: Target) -> None:
+    agent = healthy_agent(survey=[answer(survey(server=None, health="down"))], preflight=[answer(preflight(server=None, differences=[]))])
+    outcome = run(agent, target, Heard())
+    assert "this is a launch" in outcome.plan.remarks[0]
+    assert agent.requests("submit")[0].old is None
+
+
+def test_no_difference_is_said(target: Target) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(differences=[OUR_DIFFERENCE]))])
+    assert any("nothing differs" in remark for remark in run(agent, target, Heard()).plan.remarks)
+
+
+def test_without_sglang_it_is_refused_with_what_the_survey_saw(target: Target) -> None:
+    verdict = wire.Verdict("python", wire.Outcome.REFUSE, "no such file")
+    agent = healthy_agent(survey=[answer(survey(sglang_version=None, verdicts=[verdict]))])
+    with pytest.raises(RefusedError) as refusal:
+        run(agent, target, Heard())
+    assert refusal.value.evidence == ["python: no such file"]
+
+
+def test_ctrl_c_while_following_says_that_it_goes_on(target: Target) -> None:
+    agent = healthy_agent(follow=[[state(1, "CHECKED"), KeyboardInterrupt()]])
+    with pytest.raises(InterruptedByOperatorError, match="goes on in gpu1/101"):
+        run(agent, target, Heard())
+
+
+def test_ctrl_c_while_submitting_admits_that_it_may_have_been_taken(target: Target) -> None:
+    agent = healthy_agent(submit=[[KeyboardInterrupt()]])
+    with pytest.raises(InterruptedByOperatorError, match="not known"):
+        run(agent, target, Heard())
+
+
+def test_a_connection_lost_while_submitting_admits_that_it_may_have_been_taken(target: Target) -> None:
+    agent = healthy_agent(submit=[[ConnectionLostError("gone")]])
+    with pytest.raises(ConnectionLostError, match="not known"):
+        run(agent, target, Heard())
+
+
+def test_a_lock_comes_through(target: Target) -> None:
+    agent = healthy_agent(submit=[[LockedError("order X is at work")]])
+    with pytest.raises(LockedError):
+        run(agent, target, Heard())
+
+
+def test_what_can_not_be_brought_back_is_only_a_warning(target: Target) -> None:
+    agent, heard = healthy_agent(collect=[[ConnectionLostError("gone")]]), Heard()
+    assert run(agent, target, heard).result == done()
+    assert "gone" in heard.warnings[0]
+
+
+def test_a_launch_never_replaces_a_server(target: Target) -> None:
+    with pytest.raises(RefusedError, match="4242"):
+        launch(target, target.inventory.backends_named("auto"), Options(), Heard(), yes, FakeBox(healthy_agent()).connect)
+
+
+def test_a_launch_on_an_empty_port_is_an_order_of_its_kind(target: Target) -> None:
+    agent = healthy_agent(survey=[answer(survey(server=None))], preflight=[answer(preflight(server=None, differences=[]))])
+    launch(target, target.inventory.backends_named("auto+ep8"), Options(measure=False), Heard(), yes, FakeBox(agent).connect)
+    (order,) = agent.requests("submit")
+    assert (order.kind, order.old, order.new.backend, order.policy.measure) == ("launch", None, "auto+ep8", False)
+
+
+def test_a_teardown_pins_the_server_it_showed(target: Target) -> None:
+    agent = healthy_agent(follow=[relaunch_script(done(service="down, as asked"))])
+    teardown(target, Options(), Heard(), yes, FakeBox(agent).connect)
+    (order,) = agent.requests("submit")
+    assert (order.kind, order.old, order.new) == ("teardown", OLD.main, None)
+    assert agent.requests("preflight") == []
+
+
+def test_a_teardown_of_nothing_submits_nothing(target: Target) -> None:
+    agent, heard = healthy_agent(survey=[answer(survey(server=None))]), Heard()
+    assert teardown(target, Options(), heard, yes, FakeBox(agent).connect).result is None
+    assert agent.requests("submit") == []
+    assert "nothing to stop" in heard.plans[0].remarks[0]
+
+
+def test_a_teardown_of_a_docker_container_is_refused(target: Target) -> None:
+    docker = dataclasses.replace(OLD, manager=wire.Manager(wire.ManagerKind.UNSUPPORTED, "docker"))
+    agent = healthy_agent(survey=[answer(survey(server=docker))])
+    with pytest.raises(RefusedError) as refusal:
+        teardown(target, Options(), Heard(), yes, FakeBox(agent).connect)
+    assert "docker" in refusal.value.evidence[0]
