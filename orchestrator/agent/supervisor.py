@@ -4,11 +4,11 @@ import json
 import signal
 import sys
 import traceback
-import zipimport
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
 from orchestrator.agent import wire
+from orchestrator.agent.archive import agent_archive
 from orchestrator.agent.follow import wait_for_journal
 from orchestrator.agent.journal import Journal, ServiceLock, lock_holder, order_status
 from orchestrator.agent.refusal import AgentRefusal
@@ -32,7 +32,7 @@ def submit(order: wire.Order, emit: Callable[[str, Any], None]) -> wire.Submitte
     path = folder.order_folder(order.order_id)
     path.mkdir(mode=0o700)
     write_private(path / "order.json", json.dumps(wire.to_json(order)))
-    (path / "agent.zip").write_bytes(own_code())
+    (path / "agent.zip").write_bytes(agent_archive())
     log = path / "supervisor.log"
     command = [sys.executable, "-I", "-S", "-c", _MAIN, str(path / "agent.zip"), str(path)]
     holder = start_detached(f"orchestrator-{order.service}-order-{order.order_id}", command, log)
@@ -52,26 +52,6 @@ def refuse_when_held(folder: StateFolder) -> None:
     status = order_status(folder, holder)
     detail = f": {status.kind} by {status.operator}, in {status.state}" if status is not None else ""
     raise AgentRefusal("locked", f"order {holder} is at work on {folder.path.name}{detail}", next_step="fab status")
-
-
-def own_code() -> bytes:
-    """The zip that this agent was imported from, or one made from its package folder."""
-    loader = getattr(sys.modules["orchestrator.agent"].__spec__, "loader", None)
-    if isinstance(loader, zipimport.zipimporter):
-        return Path(loader.archive).read_bytes()
-    return _zip_package(Path(__file__).parent)
-
-
-def _zip_package(package: Path) -> bytes:
-    import io
-    import zipfile
-
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("orchestrator/__init__.py", "")
-        for source in sorted(package.glob("*.py")):
-            archive.write(source, f"orchestrator/agent/{source.name}")
-    return buffer.getvalue()
 
 
 def main(order_folder: str) -> None:

@@ -1,0 +1,101 @@
+"""How a running server is brought back: read from its processes and our records before anything is touched."""
+
+import dataclasses
+import os
+import pwd
+import shutil
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from orchestrator.agent import wire
+from orchestrator.agent.command_lines import argument_value, server_arguments
+from orchestrator.agent.processes import MARKER, Server, read_environment
+from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.relaunch import Previous
+from orchestrator.agent.scrub import split_secrets
+from orchestrator.agent.state_folder import StateFolder
+
+AS_FOUND = "as found"
+"""The backend name of a launch that copies a server which somebody started by hand."""
+
+_OURS = (MARKER, "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID")
+
+
+def capture(server: Server, folder: StateFolder, service: str, port: int) -> Previous:
+    """Return what starts this server again exactly as it runs now.
+
+    A launch of ours is read from its record; anybody's unit is started by its name; any other server is copied from its
+    processes: argument vector, environment, folder and user.
+
+    Raises:
+        AgentRefusal: what is needed can't be read.
+    """
+    record = folder.read_launch(server.launch_id) if server.launch_id is not None else None
+    if record is not None:
+        return Previous(record)
+    launch = copy_launch(server, service, port)
+    unit = server.manager.name if server.manager.kind == wire.ManagerKind.SYSTEMD_UNIT else None
+    return Previous(launch, unit)
+
+
+def copy_launch(server: Server, service: str, port: int) -> wire.Launch:
+    """A launch that repeats what a main process of somebody else's runs with.
+
+    Raises:
+        AgentRefusal: its environment or folder can't be read, or its command line isn't a server's.
+    """
+    command = list(server.main.arguments)
+    environment = read_environment(server.main.pid)
+    try:
+        directory = os.readlink(f"/proc/{server.main.pid}/cwd")
+    except OSError as error:
+        raise AgentRefusal("rights", f"the working folder of process {server.main.pid} can't be read: {error.strerror}") from None
+    rest = server_arguments(command)
+    if environment is None or rest is None:
+        raise AgentRefusal("refused", f"process {server.main.pid} can't be copied for a rollback", evidence=[str(server.main)])
+    arguments, secrets = split_secrets(rest)
+    python, entry = split_entry(command[: len(command) - len(rest)], environment, directory)
+    return wire.Launch(
+        launch_id="",
+        service=service,
+        backend=AS_FOUND,
+        python=python,
+        entry=entry,
+        arguments=arguments,
+        host=argument_value(arguments, "--host") or "127.0.0.1",
+        port=port,
+        environment={name: value for name, value in environment.items() if name not in _OURS},
+        secrets=secrets,
+        user=_user_name(server.main.user_id),
+        directory=directory,
+    )
+
+
+def split_entry(words: Sequence[str], environment: Dict[str, str], directory: str) -> Tuple[str, List[str]]:
+    """Split what precedes the server's arguments into the interpreter, as an absolute path, and the entry point.
+
+    The interpreter is looked up as the shell that started it did: /proc/PID/exe would follow a virtual environment's link
+    out of it.
+    """
+    first = words[0]
+    if os.sep in first:
+        return os.path.normpath(os.path.join(directory, first)), list(words[1:])
+    return shutil.which(first, path=environment.get("PATH")) or first, list(words[1:])
+
+
+def with_new_id(previous: Previous, launch_id: str) -> Previous:
+    """The same, as a launch of its own."""
+    return dataclasses.replace(previous, launch=dataclasses.replace(previous.launch, launch_id=launch_id))
+
+
+def api_key(launch: wire.Launch) -> Optional[str]:
+    """The key that SGLang's ordinary routes ask for."""
+    return launch.secrets.get("api-key")
+
+
+def _user_name(user_id: int) -> Optional[str]:
+    if user_id == os.geteuid():
+        return None
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return str(user_id)
