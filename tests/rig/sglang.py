@@ -7,9 +7,10 @@ What each setting is for is measured: without SGLANG_USE_CPU_ENGINE it asks for 
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,6 +130,10 @@ class ServerByHand:
         except httpx.HTTPError:
             return False
 
+    def generate(self, tokens: int = 4) -> int:
+        """How many tokens it generated when asked for `tokens`."""
+        return generate(self.url, tokens)
+
     def wait_serving(self) -> ServerByHand:
         """Wait until /health is 200, which is after the warm-up.
 
@@ -154,6 +159,38 @@ def healthy(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=25.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+def generate(url: str, tokens: int) -> int:
+    """Ask for `tokens` tokens, none of which may end the text, and return how many came."""
+    body = {"text": "The rig asks", "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
+    answer = httpx.post(f"{url}/generate", json=body, timeout=60.0, trust_env=False)
+    return int(answer.raise_for_status().json()["meta_info"]["completion_tokens"])
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A streamed answer, read to its end: how many tokens it says it has, and whether it ended as it should."""
+
+    tokens: int
+    whole: bool
+
+
+def stream(url: str, tokens: int, started: Callable[[], None]) -> Stream:
+    """Stream `tokens` tokens; `started` is called at the first event. A connection that breaks gives a stream that is not whole."""
+    body = {"text": "The rig asks", "stream": True, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
+    count, whole = 0, False
+    try:
+        with httpx.stream("POST", f"{url}/generate", json=body, timeout=60.0, trust_env=False) as answer:
+            for line in answer.iter_lines():
+                if line == "data: [DONE]":
+                    whole = True
+                elif line.startswith("data: "):
+                    count = int(json.loads(line[6:])["meta_info"]["completion_tokens"])
+                    started()
+    except httpx.HTTPError:
+        return Stream(count, False)
+    return Stream(count, whole)
 
 
 def listening_ports(container: Container) -> set[int]:

@@ -1,0 +1,93 @@
+"""The operator: the program under test as its own process, pointed at an inventory of the rig."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How one call ended: its exit code, the JSON document and what went to standard error."""
+
+    exit_code: int
+    document: dict[str, Any]
+    errors: str
+
+    def __str__(self) -> str:
+        return f"exit {self.exit_code}\n{json.dumps(self.document, indent=1)}\n{self.errors}"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody at a laptop: a home folder of their own, no SSH agent, and an inventory."""
+
+    inventory: Path
+    home: Path
+
+    def ask(self, verb: str, *flags: str, timeout: float = 280.0) -> Answer:
+        """Run one verb to its end with ``--json``; nobody is at the keyboard."""
+        done = subprocess.run(
+            self._argv(verb, *flags),
+            env=self._environment(),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Answer(done.returncode, json.loads(done.stdout or "{}"), done.stderr)
+
+    @contextmanager
+    def watching(self, verb: str, *flags: str) -> Iterator[Running]:
+        """Run one verb beside the test, which leaves when it has seen enough; the process is ended then."""
+        errors = self.home / "watched-errors.txt"
+        with errors.open("wb") as stream:
+            process = subprocess.Popen(
+                self._argv(verb, *flags),
+                env=self._environment(),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                start_new_session=True,
+            )
+        try:
+            yield Running(process, errors)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(timeout=10)
+
+    def _argv(self, verb: str, *flags: str) -> list[str]:
+        return [sys.executable, "-m", "orchestrator", verb, "--json", "--inventory", str(self.inventory), *flags]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
+        return kept | {"HOME": str(self.home), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A call in flight."""
+
+    process: subprocess.Popen[bytes]
+    errors: Path
+
+    def said(self, text: str) -> bool:
+        """Whether `text` has appeared among its progress."""
+        return text in self.errors.read_text(encoding="utf-8", errors="replace")
+
+    def kill(self) -> None:
+        """End it the way a laptop's battery does."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=10)
