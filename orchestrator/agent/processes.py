@@ -32,6 +32,7 @@ __all__ = [
     "members_of",
     "read_environment",
     "read_process",
+    "remaining_members",
     "scan",
 ]
 
@@ -154,6 +155,19 @@ def members_of(ties: Ties, table: Table, roots: Optional[Set[int]] = None, other
     found |= procfs.descendants(table, found)
     members = [table[pid] for pid in found - untouchable if table[pid].state not in "ZX" or pid in mine]
     return sorted(members, key=lambda process: (process.id.start_time, process.pid))
+
+
+def remaining_members(ties: Ties, held: Sequence[Process] = ()) -> List[Process]:
+    """What of a server lives now, by a fresh scan: also what it has forked since, and what was left when its main process ended.
+
+    `held` are processes proven to be its own earlier.
+    """
+    table = scan()
+    known = {process.pid for process in held if _is_alive(process.id, table)}
+    others = [
+        _ties(main, table) for main in _main_processes(table) if main.id != ties.main and main.pid not in known and not _is_ours(main, ties)
+    ]
+    return members_of(ties, table, known, others)
 
 
 def find_leftovers(table: Optional[Table] = None, servers: Optional[Sequence[Server]] = None) -> List[Leftover]:
