@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+from orchestrator.config import load_inventory
 from tests.rig.bare_host import BareHost
 from tests.rig.commands import run_command
 from tests.rig.container import Container
+from tests.rig.inventory import BY_LXC_ATTACH, BY_PCT_STANDIN, BY_SSH
 from tests.rig.skeleton import OPERATOR
 from tests.rig.workspace import ROOT, Record, Workspace, remove_orphans
 from tests.rig.workspace import PinnedProcess as Pinned
@@ -55,3 +58,9 @@ def test_orphans_of_a_killed_run_are_removed(workspace: Workspace) -> None:
     assert not folder.exists()
     assert run_command(["ip", "link", "show", bridge], check=False).returncode != 0
     assert workspace.path.exists()
+
+
+def test_inventory_of_the_rig_is_valid(lxc_inventory: Path) -> None:
+    loaded = load_inventory(lxc_inventory)
+    ways = {name: host.place(container=True).reached_by for name, host in loaded.hosts.items()}
+    assert ways == {BY_SSH: "ssh", BY_LXC_ATTACH: "lxc-attach", BY_PCT_STANDIN: "pct"}
