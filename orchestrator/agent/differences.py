@@ -7,7 +7,7 @@ variable. Each difference has an origin: the backend profile, this program, or *
 import json
 import os
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Any, FrozenSet, List, Mapping, Optional, Tuple
 
 from orchestrator.agent import wire
 from orchestrator.agent.arguments import ParsedCommand, textual_name
@@ -166,8 +166,3 @@ def profile_names(new: wire.Launch, record: Optional[wire.Launch], destinations:
     flags = [flag for launch in launches for flag in launch.backend_flags]
     variables = [variable for launch in launches for variable in launch.backend_environment]
     return ProfileNames(frozenset(destinations.get(flag, textual_name(flag)) for flag in flags), frozenset(variables))
-
-
-def own_environment(environment: Dict[str, str], launch_id: str) -> Dict[str, str]:
-    """The environment with which a launch will be started, as far as it is known before."""
-    return {**environment, "ORCHESTRATOR_LAUNCH": launch_id, "SPT_NOENV": "1"}

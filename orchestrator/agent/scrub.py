@@ -9,7 +9,6 @@ import base64
 import json
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
-from urllib.parse import quote, quote_plus
 
 from orchestrator.agent import wire
 
@@ -120,6 +119,8 @@ def secret_values(arguments: Sequence[str] = (), environment: Optional[Mapping[s
 
 def _forms(value: str) -> Set[str]:
     """The value in every form in which it may come back: JSON, repr, URL, systemd's doubled ``$``, base64."""
+    from urllib.parse import quote, quote_plus
+
     forms = {
         value,
         json.dumps(value)[1:-1],

@@ -2,15 +2,15 @@
 
 import contextlib
 import os
-import pwd
 import signal
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.launch_files import SYSTEM_PATH, Account, find_account
+from orchestrator.agent.refusal import AgentRefusal
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OUTPUT_LIMIT = 8 * 1024 * 1024
 """Bytes of stdout or stderr after which a program is stopped."""
 
@@ -42,10 +42,10 @@ class ServicePython:
     user: Optional[str] = None
     directory: Optional[str] = None
 
-    def full_environment(self) -> Dict[str, str]:
-        """The service's environment over the few variables that systemd gives a unit (systemd.exec(5))."""
-        account = pwd.getpwnam(self.user) if self.user else pwd.getpwuid(os.geteuid())
-        base = {"PATH": DEFAULT_PATH, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "LANG": "C.UTF-8"}
+    def full_environment(self, account: Account) -> Dict[str, str]:
+        """The service's environment over the few variables that its server would have anyway."""
+        path = f"{os.path.dirname(self.path)}:{SYSTEM_PATH}" if self.path.startswith("/") else SYSTEM_PATH
+        base = {"PATH": path, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "LANG": "C.UTF-8"}
         return {**base, **self.environment}
 
     def run(self, arguments: List[str], seconds: float, stdin: str = "") -> Completed:
@@ -54,23 +54,15 @@ class ServicePython:
         A process that survives SIGKILL (state D: a driver that hangs) is abandoned and named in `problem`. Never raises.
         """
         try:
-            return _run([self.path, *arguments], self.full_environment(), self._account(), self.directory or "/", seconds, stdin)
-        except KeyError:
-            return Completed(None, problem=f"there is no user {self.user!r}")
+            account = find_account(self.user)
+            return _run([self.path, *arguments], self.full_environment(account), account, self.directory or "/", seconds, stdin)
+        except AgentRefusal as refusal:
+            return Completed(None, problem=str(refusal))
         except (OSError, subprocess.SubprocessError) as error:
             return Completed(None, problem=f"can't start {self.path}: {error}")
 
-    def _account(self) -> Optional[pwd.struct_passwd]:
-        """The user to switch to; None when no switch is needed or possible."""
-        if self.user is None:
-            return None
-        account = pwd.getpwnam(self.user)
-        return None if account.pw_uid == os.geteuid() else account
 
-
-def _run(
-    argv: List[str], environment: Dict[str, str], account: Optional[pwd.struct_passwd], directory: str, seconds: float, stdin: str
-) -> Completed:
+def _run(argv: List[str], environment: Dict[str, str], account: Account, directory: str, seconds: float, stdin: str) -> Completed:
     # Files in memory instead of pipes: nothing blocks on either side, and a grandchild that keeps them open holds nobody up.
     question, output, errors = (os.memfd_create(name) for name in ("stdin", "stdout", "stderr"))
     try:
@@ -88,24 +80,17 @@ def _run(
 def _start(
     argv: List[str],
     environment: Dict[str, str],
-    account: Optional[pwd.struct_passwd],
+    account: Account,
     directory: str,
     streams: Tuple[int, int, int],
 ) -> "subprocess.Popen[bytes]":
     stdin, stdout, stderr = streams
-    if account is None:
-        return subprocess.Popen(argv, env=environment, cwd=directory, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+    options: Dict[str, Any] = {}
+    if account.switch:
+        groups = os.getgrouplist(account.name, account.group_id)
+        options = {"user": account.user_id, "group": account.group_id, "extra_groups": groups}
     return subprocess.Popen(
-        argv,
-        env=environment,
-        cwd=directory,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-        user=account.pw_uid,
-        group=account.pw_gid,
-        extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
+        argv, env=environment, cwd=directory, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True, **options
     )
 
 

@@ -1,0 +1,295 @@
+"""Everything that can be known about a candidate launch while the old server still serves.
+
+All checks run and all verdicts are collected, so that an operator sees every obstacle at once. Two things end the preflight:
+another order at work on the service, and rights without which nothing can be proven.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from orchestrator.agent import arguments, cuda, place_checks, wire
+from orchestrator.agent.arguments import ParsedCommand, ParserAnswer
+from orchestrator.agent.differences import Side, differences, interpreter_identity, profile_names
+from orchestrator.agent.installation import find_interpreter, find_sglang
+from orchestrator.agent.journal import order_status
+from orchestrator.agent.launch_files import Account, find_account, server_environment
+from orchestrator.agent.processes import Server, find_server, read_environment
+from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.requirements import check, check_parallel_size, merged_modules
+from orchestrator.agent.service_python import ServicePython
+from orchestrator.agent.state_folder import StateFolder
+from orchestrator.agent.supervisor import refuse_when_held
+from orchestrator.agent.survey import address_of, describe, scrubber_of, sglang_verdict, user_name
+from orchestrator.agent.wire import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from orchestrator.agent import http
+
+NEVER_FORCED = frozenset({"rights", "manager", "lock", "user", "python", "multi_node"})
+"""Checks whose refusal no operator can override: the job would fail, or do what was never tried."""
+
+Emit = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class _Old:
+    """The running server, and what starts it: its launch as it can be read from its processes."""
+
+    server: Server
+    launch: wire.Launch
+    record: Optional[wire.Launch]
+
+
+@dataclass(frozen=True)
+class _New:
+    """The candidate, with the account and the whole environment that its server would have."""
+
+    launch: wire.Launch
+    account: Account
+    environment: Dict[str, str]
+
+    @property
+    def python(self) -> ServicePython:
+        return ServicePython(self.launch.python, self.environment, self.launch.user, self.launch.directory)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What subprocesses said."""
+
+    parser: ParserAnswer
+    gpus: List[wire.Gpu]
+    cuda: Optional[cuda.CudaAnswer]
+
+
+def preflight(request: wire.PreflightRequest, emit: Emit) -> wire.PreflightReport:
+    """Check a candidate and compare it with what runs. Changes nothing.
+
+    Raises:
+        AgentRefusal: ``locked``: a living supervisor works on this service; ``rights``: the server's processes may not be read.
+    """
+    launch = request.launch
+    folder = StateFolder(request.state_root, launch.service)
+    refuse_when_held(folder)
+    server = find_server(launch.port)
+    old = _read_old(server, folder, launch)
+    account = _account(launch.user)
+    new = _New(launch, account, server_environment(launch, account))
+    measured = _measure(new, old, request.requirements, emit)
+    parser = measured.parser
+    new_command, old_command = _commands(parser, launch, old)
+    values = new_command.values
+    verdicts = [
+        *_server_verdicts(server, folder),
+        *_python_verdicts(new.python, parser),
+        *_argument_verdicts(parser, new_command),
+        *_rollback_verdicts(parser, old),
+        *_gpu_verdicts(measured, new, values),
+        *(verdict for needed in request.requirements for verdict in check(needed, measured.gpus, values, parser.modules)),
+        *_place_verdicts(launch, folder, old, values),
+    ]
+    report = wire.PreflightReport(
+        verdicts=_without_repetitions(verdicts),
+        differences=[] if old is None or old_command is None else _compare(old, old_command, new, new_command, parser, str(folder.path)),
+        server=None if server is None else describe(server, folder),
+        sglang_version=parser.sglang_version or find_sglang(new.python).version,
+        load=_load(old),
+    )
+    scrubber = scrubber_of(server, folder, launch, *([old.launch] if old is not None else []))
+    return wire.from_json(wire.PreflightReport, scrubber.data(wire.to_json(report)))
+
+
+def _account(user: Optional[str]) -> Account:
+    """Whom the server would run as; where that fails, which is a verdict of its own, whoever runs the agent."""
+    try:
+        return find_account(user)
+    except AgentRefusal:
+        return find_account(None)
+
+
+def _read_old(server: Optional[Server], folder: StateFolder, new: wire.Launch) -> Optional[_Old]:
+    """The old server as a launch; None where there is none that could be replaced."""
+    from orchestrator.agent.previous import copy_launch
+
+    if server is None or server.manager.kind == wire.ManagerKind.UNSUPPORTED:
+        return None
+    record = folder.read_launch(server.launch_id) if server.launch_id is not None else None
+    return _Old(server, copy_launch(server, new.service, new.port), record)
+
+
+def _measure(new: _New, old: Optional[_Old], needed: Sequence[wire.Requirements], emit: Emit) -> _Measured:
+    """Ask the parser (5 to 10 s of imports), the GPUs and CUDA at the same time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    launches = [new.launch, *([old.launch] if old is not None else [])]
+    records = [new.launch, *([old.record] if old is not None and old.record is not None else [])]
+    commands = [arguments.launch_arguments(launch) for launch in launches]
+    flags = [flag for launch in records for flag in launch.backend_flags]
+    began = time.monotonic()
+    detail = "SGLang's own parser is asked about the arguments, which takes its imports"
+    emit(wire.EventKind.PROGRESS, wire.Progress("PREFLIGHT", "checking", 0.0, detail))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        parsing = pool.submit(arguments.parse_commands, new.python, commands, flags=flags, modules=merged_modules(needed))
+        hardware = pool.submit(_ask_hardware, new.python)
+        gpus, answer = hardware.result()
+        parser = parsing.result()
+    emit(wire.EventKind.PROGRESS, wire.Progress("PREFLIGHT", "checked", round(time.monotonic() - began, 3)))
+    return _Measured(parser, gpus, answer)
+
+
+def _ask_hardware(python: ServicePython) -> Tuple[List[wire.Gpu], Optional[cuda.CudaAnswer]]:
+    """The GPUs, and CUDA's answer where there is a device to be asked for."""
+    from orchestrator.agent.gpu import read_gpus
+
+    gpus = read_gpus()
+    return gpus, cuda.initialise(python) if cuda.device_nodes() else None
+
+
+def _commands(parser: ParserAnswer, launch: wire.Launch, old: Optional[_Old]) -> Tuple[ParsedCommand, Optional[ParsedCommand]]:
+    """Both command lines as the parser reads them. Both are read textually when it doesn't read one of them."""
+    parsed = list(parser.commands)
+    if parsed and all(command.accepted for command in parsed):
+        return parsed[0], parsed[1] if len(parsed) > 1 else None
+    textual_new = arguments.read_textually(arguments.launch_arguments(launch))
+    if old is None:
+        return textual_new, None
+    started_with = old.record if old.record is not None else old.launch
+    return textual_new, arguments.read_textually(arguments.launch_arguments(started_with))
+
+
+def _server_verdicts(server: Optional[Server], folder: StateFolder) -> List[Verdict]:
+    verdicts = []
+    status = order_status(folder)
+    if status is not None and status.state.startswith("INTERRUPTED"):
+        detail = f"{status.kind} {status.order_id} by {status.operator} was cut off: {status.state}"
+        verdicts.append(Verdict("order", Outcome.WARN, detail, next_step="fab status; the plan starts from what runs now"))
+    if server is None:
+        return [*verdicts, Verdict("server", Outcome.PASS, "no server runs on the port")]
+    verdicts.append(Verdict("rights", Outcome.PASS, f"process {server.main.pid} may be read and signalled"))
+    manager = server.manager
+    named = f"{manager.kind} {manager.name}".strip()
+    if manager.kind == wire.ManagerKind.UNSUPPORTED:
+        detail = f"the server on port {server.port} is managed by {manager.name}, which is not supported"
+        step = f"stop it by hand through {manager.name}, then fab launch"
+        return [*verdicts, Verdict("manager", Outcome.REFUSE, detail, [str(server.main), manager.detail], step)]
+    return [*verdicts, Verdict("manager", Outcome.PASS, f"managed by {named}", [manager.detail] if manager.detail else [])]
+
+
+def _python_verdicts(python: ServicePython, parser: ParserAnswer) -> List[Verdict]:
+    user = place_checks.check_user(python.user)
+    interpreter = find_interpreter(python)
+    if interpreter is None:
+        step = f"ls -l {python.path}; correct `python:` of the service"
+        return [user, Verdict("python", Outcome.REFUSE, f"there is no {python.path} that can be executed", next_step=step)]
+    if parser.problem is not None and parser.problem.startswith("can't start"):
+        return [user, Verdict("python", Outcome.REFUSE, parser.problem, next_step=f"ls -l {interpreter}; namei -l {interpreter}")]
+    return [user, Verdict("python", Outcome.PASS, interpreter), sglang_verdict(find_sglang(python))]
+
+
+def _argument_verdicts(parser: ParserAnswer, new: ParsedCommand) -> List[Verdict]:
+    if parser.problem is not None:
+        detail = f"SGLang's parser could not be asked, so arguments are compared as text: {parser.problem}"
+        return [Verdict("arguments", Outcome.UNKNOWN, detail, parser.evidence), *_multi_node(new)]
+    asked = parser.commands[0]
+    if not asked.accepted:
+        step = "correct the service's or the backend's arguments; the installed version is " + (parser.sglang_version or "unknown")
+        verdict = Verdict("arguments", Outcome.REFUSE, f"SGLang's parser refuses the arguments: {asked.message}", next_step=step)
+    else:
+        verdict = Verdict("arguments", Outcome.PASS, f"SGLang {parser.sglang_version}'s parser accepts the arguments")
+    return [verdict, *_multi_node(new)]
+
+
+def _multi_node(new: ParsedCommand) -> List[Verdict]:
+    count = str(new.values.get("nnodes") or 1)
+    if not count.isdigit() or int(count) <= 1:
+        return []
+    step = "take --nnodes out of the service; servers over several nodes are not supported yet"
+    return [Verdict("multi_node", Outcome.REFUSE, f"--nnodes is {count}", next_step=step)]
+
+
+def _gpu_verdicts(measured: _Measured, new: _New, values: Mapping[str, Any]) -> List[Verdict]:
+    count = check_parallel_size(measured.gpus, values, new.environment)
+    counted = [count] if count is not None else []
+    if measured.cuda is not None:
+        return [cuda.verdict(measured.cuda, measured.gpus), *counted]
+    listed = f"nvidia-smi lists {len(measured.gpus)} GPU(s) without" if measured.gpus else "there is no GPU here, nor"
+    return [Verdict("cuda", Outcome.UNKNOWN, f"not asked: {listed} any /dev/nvidia* device"), *counted]
+
+
+def _place_verdicts(launch: wire.Launch, folder: StateFolder, old: Optional[_Old], values: Mapping[str, Any]) -> List[Verdict]:
+    server = old.server if old is not None else None
+    return [
+        place_checks.check_model(values, launch.directory),
+        place_checks.check_port(launch.port, server),
+        place_checks.check_state_folder(str(folder.path)),
+        place_checks.check_shared_memory(),
+        place_checks.check_memory(server),
+    ]
+
+
+def _rollback_verdicts(parser: ParserAnswer, old: Optional[_Old]) -> List[Verdict]:
+    """Whether there is a way back: SGLang may have been replaced under the running server."""
+    refused = len(parser.commands) > 1 and not parser.commands[1].accepted
+    if refused:
+        detail = f"the installed SGLang refuses the running server's own arguments, so a rollback would fail: {parser.commands[1].message}"
+        step = "install the version that the running server was started with, or accept that there is no way back"
+        return [Verdict("rollback", Outcome.REFUSE, detail, next_step=step)]
+    running = _running_version(old)
+    if running is None or parser.sglang_version is None or running == parser.sglang_version:
+        return []
+    detail = f"the running server is SGLang {running}; what starts next, on a rollback too, is {parser.sglang_version}"
+    return [Verdict("rollback", Outcome.WARN, detail)]
+
+
+def _running_version(old: Optional[_Old]) -> Optional[str]:
+    from orchestrator.agent import http, sglang
+
+    client = _client(old)
+    try:
+        return None if client is None else sglang.server_facts(client).version
+    except http.HttpError:
+        return None
+
+
+def _load(old: Optional[_Old]) -> Optional[int]:
+    from orchestrator.agent import http, sglang
+
+    client = _client(old)
+    try:
+        return None if client is None else sglang.running_and_queued(client)
+    except http.HttpError:
+        return None
+
+
+def _client(old: Optional[_Old]) -> Optional["http.Client"]:
+    """To ask the old server, with its key; None when there is none that answers."""
+    from orchestrator.agent import http
+
+    if old is None or not old.server.listening:
+        return None
+    launch = old.record if old.record is not None else old.launch
+    return http.Client(old.server.port, address_of(old.server), launch.secrets.get("api-key"))
+
+
+def _compare(
+    old: _Old, old_command: ParsedCommand, new: _New, new_command: ParsedCommand, parser: ParserAnswer, own_folder: str
+) -> List[wire.Difference]:
+    before = Side(
+        old_command,
+        read_environment(old.server.main.pid) or {},
+        interpreter_identity(old.launch.python, old.launch.environment.get("PATH", "")),
+        user_name(old.server.main.user_id),
+    )
+    python = interpreter_identity(new.launch.python, new.environment["PATH"])
+    after = Side(new_command, new.environment, python, user_name(new.account.user_id))
+    return differences(before, after, profile_names(new.launch, old.record, parser.destinations), own_folder)
+
+
+def _without_repetitions(verdicts: List[Verdict]) -> List[Verdict]:
+    """Several profiles may ask for the same; each answer is shown once."""
+    kept: List[Verdict] = []
+    for verdict in verdicts:
+        if verdict not in kept:
+            kept.append(replace(verdict, evidence=[line for line in verdict.evidence if line]))
+    return kept
