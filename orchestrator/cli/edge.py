@@ -21,14 +21,15 @@ import fabric.main  # type: ignore[import-untyped]
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from orchestrator.cli.blocks import Line
-from orchestrator.cli.screen import Screen, open_screen
-from orchestrator.cli.text import error_blocks
 from orchestrator.errors import InterruptedByOperatorError, OrchestratorError, UsageError
 from orchestrator.results.redaction import Redactor
 
 if TYPE_CHECKING:
+    from orchestrator.cli.screen import Screen
     from orchestrator.results.runs import RunFolder
+
+_HELP, _DRY = {"--help", "-h"}, {"--dry", "-R"}
+"""Fabric's parser gives these to a flag that waits for its value."""
 
 Body = Callable[..., int | None]
 
@@ -40,6 +41,8 @@ class Call:
     """One call of a verb: where its output goes and what it keeps."""
 
     def __init__(self, verb: str, *, as_json: bool) -> None:
+        from orchestrator.cli.screen import open_screen
+
         self.verb = verb
         self.redactor = Redactor()
         self.screen: Screen = open_screen(self.redactor, as_json=as_json)
@@ -61,6 +64,8 @@ class Call:
 
     def fail(self, message: str, exit_code: int, evidence: list[str] | None = None, next_step: str | None = None) -> int:
         """Tell why the verb did not do what was asked, in every form that is wanted, and return the exit code."""
+        from orchestrator.cli.text import error_blocks
+
         error = {"message": message, "evidence": evidence or [], "next_step": next_step, "exit_code": exit_code}
         self.screen.close()
         self.screen.error(error_blocks(message, evidence or [], next_step))
@@ -71,6 +76,8 @@ class Call:
 
     def end(self) -> None:
         """Name the run folder, on the last line."""
+        from orchestrator.cli.blocks import Line
+
         self.screen.close()
         if self.run is not None and self.run.kept:
             self.screen.show([Line(f"kept in {self.run.path}", "quiet")])
@@ -84,7 +91,7 @@ def verb(
     Args:
         flags: the help of each flag.
         positional: arguments that may be given without their flag. Fabric's parser lets them swallow ``--help`` and
-            ``--dry``, like any flag that takes a value; both are minded here.
+            ``--dry``, as it lets any flag that waits for its value; both get their meaning back here.
         title: the verb's whole name where the function's is only its end (``lab.up``).
     """
 
@@ -95,10 +102,10 @@ def verb(
         def run(context: Context, **given: Any) -> None:
             sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # invoke turned it off: slow starts for good
             call = Call(name, as_json=bool(given.pop("json", False)))
-            if any(value in ("--help", "-h") for value in given.values()):
-                front_end.print_task_help(name)
-                return
-            code = guarded(call, lambda: body(call, **understood(context, given)))
+            if any(value in _HELP for value in given.values()):
+                code = guarded(call, lambda: front_end.print_task_help(name))
+            else:
+                code = guarded(call, lambda: body(call, **understood(context, given)))
             if code:
                 raise Exit(code=code)
 
@@ -113,7 +120,7 @@ def understood(context: Context, flags: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: ``--dry``, a remainder, several hosts, ``-H`` and ``--host`` at odds, or a flag taken for a value.
     """
-    if context.config.run.dry:
+    if context.config.run.dry or any(value in _DRY for value in flags.values()):
         raise UsageError(
             "--dry is not supported: it would only show what Fabric itself runs here, which is nothing",
             next_step="use --plan: it asks the box and shows all that would be done",
@@ -161,12 +168,17 @@ def guarded(call: Call, body: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         code = call.fail(call.interrupted, InterruptedByOperatorError.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _EPIPE_STATUS
+        return leave_closed_output()
     except Exception as error:  # noqa: BLE001 - the edge: an operator gets a sentence, the traceback goes to a file
         code = _unexpected(call, error)
     call.end()
     return code
+
+
+def leave_closed_output() -> int:
+    """The reader of standard output has gone (``| head``): be silent, also at the interpreter's own last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _EPIPE_STATUS
 
 
 def _unexpected(call: Call, error: Exception) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.blocks import Line, Table
+from orchestrator.cli.blocks import Line, Table, indented
 from orchestrator.cli.common import SHARED_FLAGS, load
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.config import Backend, Variant
+    from orchestrator.flows.trust import Offer
 
 
 @verb(flags=SHARED_FLAGS)
@@ -96,3 +97,37 @@ def _described(variants: list[Variant]) -> list[dict[str, object]]:
         }
         for variant in variants
     ]
+
+
+@verb(
+    positional=["host"],
+    flags={
+        "host": "Host, by its inventory name.",
+        "replace": "Forget the key that is pinned: the host was reinstalled.",
+        "yes": "Do not ask: the fingerprints were compared elsewhere.",
+        **SHARED_FLAGS,
+    },
+)
+def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inventory: str | None = None, json: bool = False) -> None:
+    """Show a host's key fingerprints and pin them in the inventory's known_hosts."""
+    from orchestrator.flows.trust import trust as pin
+
+    loaded = load(inventory)
+    call.interrupted = "interrupted; keys that were accepted before are pinned"
+    offers = pin(loaded, loaded.host(host), call.screen, lambda offer: _accepted(call, offer, yes=yes), replace=replace)
+    for offer in offers:
+        what = "trusted already" if offer.trusted else f"pinned in {loaded.known_hosts}"
+        call.screen.show([Line(f"{offer.host}, {offer.where}: {what}", "good")])
+    call.document(known_hosts=str(loaded.known_hosts), offers=offers)
+
+
+def _accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
+    call.screen.show([Line(f"{offer.host}, {offer.where}, offers:", "strong"), *indented(offer.fingerprints)])
+    call.screen.show(
+        [Line("compare with the host's own, on its console: for f in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $f; done")]
+    )
+    if yes:
+        return True
+    if not call.screen.interactive:
+        raise UsageError("nobody can be asked here: nothing was pinned", evidence=offer.fingerprints, next_step="compare, then give --yes")
+    return call.screen.ask("are these the host's keys?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -62,4 +63,7 @@ def main() -> None:
         executor_class=Executor,
         config_class=fabric.Config,
     )
-    edge.front_end.run()
+    try:
+        edge.front_end.run()
+    except BrokenPipeError:
+        sys.exit(edge.leave_closed_output())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from orchestrator.cli import text
 from orchestrator.cli.blocks import Line
 from orchestrator.cli.common import TARGET_FLAGS, choose, count
 from orchestrator.cli.edge import Call, verb
@@ -65,6 +64,7 @@ def doctor(
     json: bool = False,
 ) -> int:
     """Check everything that a relaunch checks, and change nothing; 3 when it would be refused."""
+    from orchestrator.cli.text import verdict_blocks
     from orchestrator.errors import RefusedError
     from orchestrator.flows.status import check_up
 
@@ -76,7 +76,7 @@ def doctor(
     call.screen.show(
         [
             Line(heading, "strong"),
-            *text.verdict_blocks(found.verdicts),
+            *verdict_blocks(found.verdicts),
             *([Line(f"  refuse  {found.problem}", "bad")] if found.problem else []),
         ]
     )

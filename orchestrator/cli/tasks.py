@@ -16,5 +16,6 @@ namespace = Collection(
     inventory.hosts,
     inventory.services,
     inventory.backends,
+    inventory.trust,
 )
 namespace.add_collection(Collection("lab", lab.up, lab.down, lab.status))

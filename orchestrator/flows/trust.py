@@ -1,0 +1,63 @@
+"""Pinning host keys, after a person has compared them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import ConnectError, RefusedError
+from orchestrator.flows.observer import Observer
+
+if TYPE_CHECKING:
+    from orchestrator.config import Host, Inventory
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The host keys that one login offers.
+
+    Attributes:
+        where: ``address:port`` of the login.
+        fingerprints: as ``ssh-keygen -l`` shows them.
+        trusted: all of them are known already.
+        pinned: lines written to the inventory's known_hosts.
+    """
+
+    host: str
+    where: str
+    fingerprints: list[str]
+    trusted: bool
+    pinned: list[str]
+
+
+def trust(inventory: Inventory, host: Host, observer: Observer, confirm: Callable[[Offer], bool], *, replace: bool = False) -> list[Offer]:
+    """Show the keys of every login that work on `host` goes through, and pin those that `confirm` agrees to.
+
+    Jump hosts come first: the way to the host leads through them, so they must be trusted before it can be asked.
+
+    Raises:
+        ConnectError: a login can't be reached, or offers no key that could be verified.
+        HostKeyError: another key is pinned already and `replace` is False.
+        RefusedError: `confirm` did not agree.
+    """
+    from orchestrator.remote.host_keys import describe_key, known_keys, pin, user_known_hosts
+    from orchestrator.remote.place import login_endpoints
+    from orchestrator.remote.trust import fetch_host_keys
+
+    files = (inventory.known_hosts, user_known_hosts())
+    offers = []
+    for endpoint in login_endpoints(inventory, host):
+        observer.note(f"asking {endpoint.where} for its host keys")
+        keys = fetch_host_keys(endpoint, files)
+        if not keys:
+            raise ConnectError(f"{endpoint.host}: {endpoint.where} offers no host key of a type that can be verified")
+        known = [item.key for item in known_keys(endpoint, files) if not item.revoked]
+        trusted = all(key in known for key in keys)
+        offer = Offer(endpoint.host, endpoint.where, [describe_key(key) for key in keys], trusted, [])
+        if not trusted:
+            if not confirm(offer):
+                raise RefusedError(f"the key of {endpoint.where} was not accepted; nothing was pinned for it")
+            offer.pinned.extend(pin(inventory.known_hosts, endpoint, keys, replace=replace))
+        offers.append(offer)
+    return offers
