@@ -183,17 +183,20 @@ def validate(kind: type[T], data: Any) -> T:
     """
     from pydantic import ValidationError
 
-    adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]
     try:
-        return adapter.validate_python(data)
+        return _adapter(kind).validate_python(data)
     except ValidationError as error:
         raise AgentError(
             f"the agent's {kind.__name__} does not fit: {error}", next_step="this is a bug of the program: report it"
         ) from error
 
 
-@functools.cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    if kind not in _adapters:
+        from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
+
+
+_adapters: dict[Any, TypeAdapter[Any]] = {}

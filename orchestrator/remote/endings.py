@@ -122,9 +122,9 @@ def _no_container(place: PlaceDescription, ending: Ending) -> errors.Unreachable
 def _container_stopped(place: PlaceDescription, ending: Ending) -> errors.UnreachableError:
     start = {"pct": "pct start", "incus": "incus start"}.get(place.reached_by, "lxc-start -n")
     return errors.ContainerError(
-        f"{place.label}: container {place.container} on {place.endpoint.host} is not running",
+        f"{place.label}: container {place.container} on {place.endpoint.host} is not running, or does not exist",
         evidence=ending.evidence,
-        next_step=f"on {place.endpoint.host}: {start} {place.container}",
+        next_step=f"on {place.endpoint.host}: {_list_command(place)}; {start} {place.container}",
     )
 
 
@@ -178,7 +178,7 @@ RULES = (
     Rule(r"^sudo: \S+: command not found|Failed to exec", _no_python),
     Rule(r"Unknown option: keep-env", _old_pct, tools=("pct",)),
     Rule(
-        r"please run as root|lxc-attach:.*(Permission denied|Operation not permitted)|permissions? denied.*incus",
+        r"please run as root|lxc-attach:.*(Permission denied|Operation not permitted|You lack access)|permissions? denied.*incus",
         _tool_refuses,
         tools=TOOLS,
     ),
