@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Protocol
 
 from orchestrator.agent import wire
+from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.wire import OrderKind, Outcome, State
 
 Report = Callable[[str, str], None]
@@ -51,6 +52,7 @@ class Observed:
     """Fixed text -> mean log-likelihood per token, nats."""
     greedy: List[str] = field(default_factory=list)
     facts: List[wire.Fact] = field(default_factory=list)
+    remark: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -308,6 +310,9 @@ def _next_step(state: str) -> Optional[str]:
 
 
 def _unexpected(error: Exception) -> wire.Failure:
+    if isinstance(error, AgentRefusal):
+        told = error.failure
+        return wire.Failure(told.category, told.message, told.evidence, told.next_step or "")
     return wire.Failure(
         "unexpected",
         f"an unexpected error stopped the launch: {error!r}",

@@ -12,6 +12,7 @@ from orchestrator.agent.archive import agent_archive
 from orchestrator.agent.follow import wait_for_journal
 from orchestrator.agent.journal import Journal, ServiceLock, lock_holder, order_status
 from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.scrub import launch_scrubber
 from orchestrator.agent.state_folder import StateFolder, read_record, write_private
 
 _START_SECONDS = 20.0
@@ -68,17 +69,16 @@ def main(order_folder: str) -> None:
 def supervise(order: wire.Order, path: Path) -> wire.OrderResult:
     """Take the service's lock and run the state machine; always returns a result."""
     from orchestrator.agent.relaunch import Relaunch
-    from orchestrator.agent.scrub import launch_scrubber
     from orchestrator.agent.steps import BoxSteps
 
     folder = StateFolder(order.state_root, order.service)
-    scrubber = launch_scrubber(_launches(order, folder))
-    journal = Journal(path, scrubber.data)
+    secrets = _Secrets(_launches(order, folder))
+    journal = Journal(path, secrets.scrub)
     lock = ServiceLock(folder)
     if not lock.take(order.order_id):
         return _refused(order, journal, f"order {lock_holder(folder)} is at work on this service", 5)
     try:
-        result = Relaunch(order, BoxSteps(order, folder, path), journal).run()
+        result = Relaunch(order, BoxSteps(order, folder, path, secrets.learn), journal).run()
     except AgentRefusal as refusal:
         result = _refused(order, journal, refusal.failure.message, 4 if refusal.failure.category == "rights" else 3)
     except Exception as error:  # noqa: BLE001 - the last resort: whatever it was, the journal must say where things stand
@@ -87,9 +87,24 @@ def supervise(order: wire.Order, path: Path) -> wire.OrderResult:
         result = wire.OrderResult(
             order.order_id, wire.State.DOWN, 7, f"the supervisor failed: {error!r}", "unknown", next_step="fab status, then fab logs"
         )
-    write_private(path / "result.json", json.dumps(scrubber.data(wire.to_json(result))))
+    write_private(path / "result.json", json.dumps(secrets.scrub(wire.to_json(result))))
     lock.release()
     return result
+
+
+class _Secrets:
+    """The secrets of all launches known so far; those of a server that somebody started by hand are learned on the way."""
+
+    def __init__(self, launches: List[wire.Launch]) -> None:
+        self._launches = launches
+        self._scrubber = launch_scrubber(launches)
+
+    def learn(self, launch: wire.Launch) -> None:
+        self._launches = [*self._launches, launch]
+        self._scrubber = launch_scrubber(self._launches)
+
+    def scrub(self, value: Any) -> Any:
+        return self._scrubber.data(value)
 
 
 def _refused(order: wire.Order, journal: Journal, reason: str, exit_code: int) -> wire.OrderResult:

@@ -1,0 +1,233 @@
+"""What the state machine does to the world: :class:`relaunch.Steps` on a real box."""
+
+import json
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Callable, Dict, List, Optional
+
+from orchestrator.agent import clean, correctness, decode, http, previous, ready, sglang, stopping, survey, systemd, wire
+from orchestrator.agent.procfs import Process
+from orchestrator.agent.processes import Server, find_server, find_servers, scan
+from orchestrator.agent.relaunch import Observed, Previous, Ready, Report, Stopped
+from orchestrator.agent.runner import Runner, choose_runner, runner_of
+from orchestrator.agent.state_folder import StateFolder, write_private
+from orchestrator.agent.wire import Outcome, State, Verdict
+
+_SCORE_SECONDS = 60.0
+"""For each scored text and each greedy output."""
+_ANSWER_EVERY = 0.1
+_ANSWER_SECONDS = 1.0
+
+
+class BoxSteps:
+    """One order's steps. It remembers the server that was found from :meth:`find` to :meth:`clean`."""
+
+    def __init__(self, order: wire.Order, folder: StateFolder, order_folder: Path, learn: Callable[[wire.Launch], None]) -> None:
+        self._order = order
+        self._folder = folder
+        self._order_folder = order_folder
+        self._learn = learn
+        self._server: Optional[Server] = None
+        self._previous: Optional[Previous] = None
+        self._claims = clean.Claims(order.port)
+        self._scores: Dict[str, correctness.Scores] = {}
+
+    def find(self) -> Optional[wire.ServerInfo]:
+        self._server = find_server(self._order.port)
+        return None if self._server is None else survey.describe(self._server, self._folder)
+
+    def capture(self) -> Previous:
+        captured = previous.capture(self._found(), self._folder, self._order.service, self._order.port)
+        self._learn(captured.launch)
+        write_private(self._order_folder / "previous.json", json.dumps({"launch": wire.to_json(captured.launch), "unit": captured.unit}))
+        self._previous = captured
+        return captured
+
+    def observe(self, previous: Previous) -> Observed:
+        if survey.health_of(self._found(), self._folder) != sglang.Health.SERVING:
+            return Observed(remark="the old server does not serve, so there is nothing to compare with")
+        return self._observe("old", previous.launch)
+
+    def _observe(self, who: str, launch: wire.Launch, facts: Optional[List[wire.Fact]] = None) -> Observed:
+        client = _client(launch)
+        try:
+            capacity = sglang.server_facts(client).max_total_num_tokens
+        except http.HttpError:
+            capacity = None
+        scores = correctness.score_texts(client, _SCORE_SECONDS)
+        self._scores[who] = scores
+        return Observed(capacity, scores.likelihoods, scores.greedy, facts or [])
+
+    def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
+        log = self._log(launch)
+        return decode.time_decode(launch.host, launch.port, previous.api_key(launch), self._order.policy, report, log)
+
+    def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
+        server = self._found()
+        launch = None if self._previous is None else self._previous.launch
+        client = http.Client(self._order.port, survey.address_of(server), None if launch is None else previous.api_key(launch))
+        self._claims = clean.take_stock(server)
+        told = _TellsStopping(report, enter)
+        with _LastAnswer(client) as last:
+            stopped = stopping.stop_server(
+                server,
+                self._order.policy,
+                told,
+                load=lambda: sglang.running_and_queued(client, _ANSWER_SECONDS),
+                abort=lambda: _abort(client),
+                exit_status=self._exit_status_of(server),
+            )
+        return Stopped(
+            stopped.summary,
+            last_answer=last.moment,
+            lost_requests=stopped.requests_left,
+            evidence=[f"{stage.name}: {stage.seconds:.2f} s" for stage in stopped.stages] + stopped.killed,
+        )
+
+    def _exit_status_of(self, server: Server) -> Optional[Callable[[], Any]]:
+        record = self._folder.read_launch(server.launch_id) if server.launch_id is not None else None
+        return None if record is None else runner_of(self._folder, record).exit_status
+
+    def clean(self, report: Report) -> List[Verdict]:
+        return clean.check_clean(self._claims, self._order.policy, report)
+
+    def start(self, launch: wire.Launch) -> Dict[str, Any]:
+        started = choose_runner(self._folder, launch).start()
+        return {"runner": started.name, "main": started.main, "limits": started.facts}
+
+    def start_unit(self, unit: str) -> None:
+        systemd.start_unit(unit)
+
+    def wait_ready(self, target: Previous, report: Report, enter: Callable[[str, str], None]) -> Ready:
+        launch = target.launch
+        runner: Optional[Runner] = None if target.unit else runner_of(self._folder, launch)
+        members = (lambda: _unit_members(str(target.unit))) if runner is None else runner.members
+        proven = ready.wait_ready(
+            launch,
+            members,
+            None if runner is None else self._log(launch),
+            self._order.policy,
+            report,
+            (lambda: None) if runner is None else runner.exit_status,
+            on_first_answer=lambda: enter(State.ANSWERING, "first good generation"),
+        )
+        report("scoring", "the fixed texts are scored")
+        facts = [wire.Fact(f"{name} (requested)", value, "arguments") for name, value in proven.requested.items()]
+        facts += [wire.Fact(f"{name} (resolved)", value, "server log") for name, value in proven.resolved.items()]
+        facts += [wire.Fact(f"phase.{name}", round(seconds, 2), "server log") for name, seconds in proven.phases.items()]
+        return Ready(proven.first_answer, self._observe(launch.launch_id, launch, facts))
+
+    def verify(self, launch: wire.Launch, old: Observed, new: Observed) -> List[Verdict]:
+        verdicts = correctness.compare(self._scores.get("old"), self._scores[launch.launch_id], self._order.policy.likelihood_tolerance)
+        return [*verdicts, capacity_verdict(self._known_capacity(old), new.capacity, self._order.policy)]
+
+    def _known_capacity(self, old: Observed) -> Optional[int]:
+        """The last verified launch's, and the old server's where nothing was ever verified."""
+        launch_id = self._folder.verified_launch_id()
+        facts = self._folder.verified_facts(launch_id) if launch_id is not None else None
+        verified = facts.get("capacity") if isinstance(facts, dict) else None
+        return verified if isinstance(verified, int) else old.capacity
+
+    def stop_launch(self, launch: wire.Launch, report: Report) -> List[Verdict]:
+        runner = runner_of(self._folder, launch)
+        server = next((found for found in find_servers(scan()) if found.launch_id == launch.launch_id), None)
+        claims = clean.Claims(self._order.port) if server is None else clean.take_stock(server)
+        stopping.stop_members(runner.members, self._order.policy, report)
+        return clean.check_clean(claims, self._order.policy, report)
+
+    def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
+        self._folder.mark_verified(launch.launch_id, observed)
+
+    def new_launch_id(self) -> str:
+        return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-back"
+
+    def _log(self, launch: wire.Launch) -> Optional[Path]:
+        path = self._folder.launch_folder(launch.launch_id) / "server.log"
+        return path if launch.launch_id and path.exists() else None
+
+    def _found(self) -> Server:
+        if self._server is None:
+            raise AssertionError("find() has found no server")
+        return self._server
+
+
+def capacity_verdict(known: Optional[int], now: Optional[int], policy: wire.Policy) -> Verdict:
+    """Judge max_total_num_tokens: a process left on a GPU doesn't fail a launch, it silently shrinks the KV cache."""
+    check = "kv capacity"
+    if known is None or now is None:
+        return Verdict(
+            check, Outcome.UNKNOWN, f"max_total_num_tokens is {'unknown' if now is None else now}, with nothing to compare it with"
+        )
+    share = now / known if known else 1.0
+    detail = f"max_total_num_tokens {now}, {share:.0%} of the {known} before"
+    if share >= policy.capacity_warn:
+        return Verdict(check, Outcome.PASS, detail)
+    if share >= policy.capacity_fail:
+        return Verdict(check, Outcome.WARN, detail)
+    return Verdict(
+        check,
+        Outcome.REFUSE,
+        detail,
+        next_step="something holds GPU memory, or the backend needs more of it; capacity_fail of the service is the limit",
+    )
+
+
+def _client(launch: wire.Launch) -> http.Client:
+    return http.Client(launch.port, launch.host, previous.api_key(launch))
+
+
+def _abort(client: http.Client) -> None:
+    sglang.abort_all(client, _ANSWER_SECONDS)
+
+
+def _unit_members(unit: str) -> List[Process]:
+    main = systemd.main_process(unit)
+    if main is None:
+        return []
+    table = scan()
+    return [process for process in table.values() if process.cgroup == main.cgroup and process.state not in "ZX"]
+
+
+class _TellsStopping:
+    """A stop's report that also enters STOPPING once draining has ended."""
+
+    def __init__(self, report: Report, enter: Callable[[str, str], None]) -> None:
+        self._report = report
+        self._enter = enter
+        self._entered = False
+
+    def __call__(self, phase: str, detail: str) -> None:
+        if phase != stopping.Phase.DRAINING and not self._entered:
+            self._entered = True
+            self._enter(State.STOPPING, detail or phase)
+        self._report(phase, detail)
+
+
+class _LastAnswer:
+    """Asks a server small questions while it is being stopped, so that the moment of its last good answer is known.
+
+    /v1/models answers at once, and as long as new requests are taken.
+    """
+
+    def __init__(self, client: http.Client) -> None:
+        self.moment: Optional[float] = None
+        self._client = client
+        self._ended = Event()
+        self._thread = Thread(target=self._ask, name="last-answer", daemon=True)
+
+    def _ask(self) -> None:
+        while not self._ended.is_set():
+            try:
+                if self._client.get("/v1/models", _ANSWER_SECONDS).status == 200:
+                    self.moment = time.monotonic()
+            except http.HttpError:
+                pass
+            self._ended.wait(_ANSWER_EVERY)
+
+    def __enter__(self) -> "_LastAnswer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
