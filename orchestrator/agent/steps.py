@@ -7,8 +7,8 @@ from threading import Event, Thread
 from typing import Any, Callable, Dict, List, Optional
 
 from orchestrator.agent import clean, correctness, decode, http, previous, ready, sglang, stopping, survey, systemd, wire
-from orchestrator.agent.procfs import Process
 from orchestrator.agent.processes import Server, find_server, find_servers, scan
+from orchestrator.agent.procfs import Process
 from orchestrator.agent.relaunch import Observed, Previous, Ready, Report, Stopped
 from orchestrator.agent.runner import Runner, choose_runner, runner_of
 from orchestrator.agent.state_folder import StateFolder, write_private
