@@ -23,6 +23,9 @@ Report = Callable[[str, str], None]
 """Takes a phase and a detail, for the screen."""
 
 
+_REMAINS = "what is left of the old server could not be cleared, so nothing was started on top of it"
+
+
 class LaunchFailed(Exception):  # noqa: N818
     """A launch did not become a serving server."""
 
@@ -93,6 +96,12 @@ class Steps(Protocol):
 
     def clean(self, report: Report) -> List[wire.Verdict]:
         """Wait until nothing of the stopped server is left. A REFUSE verdict means: don't start on top of it."""
+
+    def leftovers(self) -> List[str]:
+        """Processes of earlier launches of this service whose main process has gone, for a person to read."""
+
+    def end_leftovers(self, report: Report) -> List[wire.Verdict]:
+        """End what :meth:`leftovers` named and check that nothing is left."""
 
     def start(self, launch: wire.Launch) -> Dict[str, Any]:
         """Start a launch detached; the answer is for the journal (unit or session, limits read back)."""
@@ -195,6 +204,20 @@ class Relaunch:
         if dirty:
             return False
         self._journal.state(State.CLEAN, self._stopped.summary, {"verdicts": verdicts, "evidence": self._stopped.evidence})
+        return True
+
+    def _end_leftovers(self) -> bool:
+        """Whether nothing is left of earlier launches, after ending what is."""
+        left = self._steps.leftovers()
+        if not left:
+            return True
+        self._journal.state(State.STOPPING, f"{len(left)} processes are left of an earlier launch", {"processes": left})
+        verdicts = self._steps.end_leftovers(self._journal.progress)
+        self._verdicts += verdicts
+        if any(verdict.outcome == Outcome.REFUSE for verdict in verdicts):
+            return False
+        self._stopped = Stopped(f"nothing was running; {len(left)} processes left of an earlier launch were ended", evidence=left)
+        self._journal.state(State.CLEAN, self._stopped.summary, {"verdicts": verdicts})
         return True
 
     def _enter(self, state: str, reason: str) -> None:

@@ -7,7 +7,7 @@ from threading import Event, Thread
 from typing import Any, Callable, Dict, List, Optional
 
 from orchestrator.agent import clean, correctness, decode, http, previous, ready, sglang, stopping, survey, systemd, wire
-from orchestrator.agent.processes import Server, find_server, find_servers, scan
+from orchestrator.agent.processes import Leftover, Server, find_leftovers, find_server, find_servers, scan
 from orchestrator.agent.procfs import Process
 from orchestrator.agent.relaunch import Observed, Previous, Ready, Report, Stopped
 from orchestrator.agent.runner import Runner, choose_runner, runner_of
@@ -91,6 +91,17 @@ class BoxSteps:
 
     def clean(self, report: Report) -> List[Verdict]:
         return clean.check_clean(self._claims, self._order.policy, report)
+
+    def leftovers(self) -> List[str]:
+        return [str(leftover.process) for leftover in self._own_leftovers()]
+
+    def end_leftovers(self, report: Report) -> List[Verdict]:
+        stopping.stop_members(lambda: [leftover.process for leftover in self._own_leftovers()], self._order.policy, report)
+        return clean.check_clean(clean.Claims(self._order.port), self._order.policy, report)
+
+    def _own_leftovers(self) -> List[Leftover]:
+        known = set(self._folder.launch_ids())
+        return [leftover for leftover in find_leftovers() if leftover.launch_id in known]
 
     def start(self, launch: wire.Launch) -> Dict[str, Any]:
         started = choose_runner(self._folder, launch).start()

@@ -39,6 +39,7 @@ class RememberingSteps:
     failing: set[str] = field(default_factory=set)
     dirty_after: set[str] = field(default_factory=set)
     verdict: wire.Verdict = field(default_factory=lambda: wire.Verdict("answers", Outcome.PASS, "same"))
+    left: tuple[str, ...] = ()
     calls: list[str] = field(default_factory=list)
 
     def find(self) -> wire.ServerInfo | None:
@@ -63,6 +64,13 @@ class RememberingSteps:
 
     def clean(self, report: Report) -> list[wire.Verdict]:
         return [DIRTY] if "old" in self.dirty_after else []
+
+    def leftovers(self) -> list[str]:
+        return list(self.left)
+
+    def end_leftovers(self, report: Report) -> list[wire.Verdict]:
+        self.calls.append("end_leftovers")
+        return [DIRTY] if "leftovers" in self.dirty_after else []
 
     def start(self, launch: wire.Launch) -> dict[str, Any]:
         self.calls.append(f"start {launch.launch_id}")
@@ -212,3 +220,23 @@ def test_another_situation_than_the_plan_showed_is_refused_untouched(server: wir
     steps = RememberingSteps(server=server)
     result, states = carry_out(asked, steps)
     assert (states, result.exit_code, steps.calls) == (["REFUSED"], 3, [])
+
+
+def test_what_an_earlier_launch_left_is_ended_before_the_next_start() -> None:
+    steps = RememberingSteps(server=None, left=("process 7 (sglang::scheduler)",))
+    result, states = carry_out(order(OrderKind.LAUNCH, old=None, measure=False), steps)
+    assert states == ["CHECKED", "LOCKED", "STOPPING", "CLEAN", "STARTING", "LOADING", "ANSWERING", "VERIFIED", "DONE"]
+    assert steps.calls[:2] == ["end_leftovers", "start new"]
+    assert result.exit_code == 0
+
+
+def test_a_teardown_with_only_leftovers_says_what_it_ended() -> None:
+    steps = RememberingSteps(server=None, left=("process 7 (sglang::scheduler)",))
+    result, _ = carry_out(order(OrderKind.TEARDOWN, old=None, new=None), steps)
+    assert "1 processes left" in result.summary
+
+
+def test_nothing_is_started_on_top_of_leftovers_that_resist() -> None:
+    steps = RememberingSteps(server=None, left=("process 7",), dirty_after={"leftovers"})
+    result, _ = carry_out(order(OrderKind.LAUNCH, old=None), steps)
+    assert (result.exit_code, steps.calls) == (7, ["end_leftovers"])
