@@ -52,9 +52,9 @@ def _usage_errors() -> Iterator[None]:
         raise Exit(f"{error}\nnext: orchestrator --help, or orchestrator VERB --help", code=UsageError.exit_code) from None
 
 
-def main() -> None:
-    """Run the command line of this process."""
-    edge.front_end = Program(
+def make_program() -> Program:
+    """The program behind the console script."""
+    return Program(
         name="orchestrator",
         binary="orchestrator",
         binary_names=["orchestrator"],
@@ -63,6 +63,11 @@ def main() -> None:
         executor_class=Executor,
         config_class=fabric.Config,
     )
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    edge.front_end = make_program()
     try:
         edge.front_end.run()
     except BrokenPipeError:

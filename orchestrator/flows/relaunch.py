@@ -99,6 +99,7 @@ def plan_change(
 
     server = report.server
     policy = policy_for(target, options)
+    verdicts = merged(found.verdicts, report.verdicts)
     return Plan(
         verb=verb,
         host=target.host.name,
@@ -110,18 +111,20 @@ def plan_change(
         sglang_version=report.sglang_version or found.sglang_version,
         load=report.load,
         differences=report.differences,
-        verdicts=[*found.verdicts, *report.verdicts],
+        verdicts=verdicts,
         by_hand=[*(stop_commands(server, policy) if server is not None else []), command_line(new)],
         remarks=_remarks(verb, target, report, policy),
         refusals=refusals(
-            report.differences,
-            [*found.verdicts, *report.verdicts],
-            accept_drift=options.accept_drift,
-            force=options.force,
-            never_forced=NEVER_FORCED,
+            report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED
         ),
         gpus=found.gpus,
     )
+
+
+def merged(survey: Sequence[wire.Verdict], preflight: Sequence[wire.Verdict]) -> list[wire.Verdict]:
+    """All verdicts; where both asked the same, the later answer."""
+    later = {verdict.check for verdict in preflight}
+    return [*(verdict for verdict in survey if verdict.check not in later), *preflight]
 
 
 def _remarks(verb: str, target: Target, report: wire.PreflightReport, policy: wire.Policy) -> list[str]:

@@ -17,6 +17,7 @@ _HOSTS = """
 hosts:
   gpu1:
     address: 127.0.0.1
+    port: 1
     container:
       reached_by: pct
       id: 101

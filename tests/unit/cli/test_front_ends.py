@@ -1,0 +1,234 @@
+"""The console script and plain ``fab``: hosts, Fabric's own flags, help and exit codes.
+
+Most run in this process, through the same program objects; a few run the real commands, to show that these are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import fabric.main  # type: ignore[import-untyped]
+import pytest
+
+from orchestrator.cli import edge, program
+from tests.unit.flows.samples import write_inventory
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+FRONT_ENDS = {"orchestrator": ["-m", "orchestrator"], "fab": ["-m", "fabric"]}
+
+
+@dataclass(frozen=True)
+class Done:
+    """How one command line ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """One of the two, in a folder with a fabfile and an inventory of two hosts, at which nothing listens."""
+
+    name: str
+    folder: Path
+    capture: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def run(self, *words: str) -> Done:
+        """Run a command line in this process."""
+        made = program.make_program() if self.name == "orchestrator" else fabric.main.make_program()
+        self.monkeypatch.setattr(edge, "front_end", made)
+        self.monkeypatch.chdir(self.folder)
+        self.capture.readouterr()
+        try:
+            made.run([self.name, *words])
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = self.capture.readouterr()
+        return Done(code, out, err)
+
+    def start(self, *words: str, stdout: int = subprocess.PIPE) -> Done:
+        """Run a command line as a process of its own."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ORCHESTRATOR", "INVOKE", "FABRIC"))}
+        done = subprocess.run(
+            [sys.executable, *FRONT_ENDS[self.name], *words],
+            cwd=self.folder,
+            env={**kept, "HOME": str(self.folder), "PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout or "", done.stderr)
+
+
+@pytest.fixture(params=sorted(FRONT_ENDS))
+def front_end(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> FrontEnd:
+    return make_front_end(str(request.param), tmp_path, capsys, monkeypatch)
+
+
+@pytest.fixture
+def orchestrator(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
+    return make_front_end("orchestrator", tmp_path, capsys, monkeypatch)
+
+
+def make_front_end(name: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
+    monkeypatch.delenv("ORCHESTRATOR_INVENTORY", raising=False)
+    (folder / "fabfile.py").write_text((REPOSITORY / "fabfile.py").read_text(encoding="utf-8"), encoding="utf-8")
+    write_inventory(folder / "inventory", second_host=True)
+    return FrontEnd(name, folder, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["-H", "gpu1,gpu2", "status"], 2, "one host at a time"),
+        (["status", "--host", "gpu1", "--dry"], 2, "use --plan"),
+        (["relaunch", "--help"], 0, "--accept-drift"),
+        (["-H", "gpu1", "status"], 4, "gpu1: 127.0.0.1:1 refuses connections"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_as_a_process(front_end: FrontEnd, words: list[str], code: int, said: str) -> None:
+    done = front_end.start(*words)
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-H", "gpu1,gpu2", "status"], "one host at a time"),
+        (["status", "-H", "gpu1,gpu2"], "one host at a time"),
+        (["-H", "gpu1", "status", "--host", "gpu2"], "different hosts"),
+        (["-H", "gpu9", "status"], "did you mean gpu"),
+        (["-H", "root@gpu1", "status"], "no host 'root@gpu1'"),
+        (["-H", "gpu1", "backends"], "not about a host"),
+        (["status"], "which host?"),
+        (["--dry", "status", "--host", "gpu1"], "use --plan"),
+        (["status", "--host", "gpu1", "--dry"], "use --plan"),
+        (["relaunch", "--host", "gpu1", "--backend", "--dry"], "use --plan"),
+        (["trust", "--dry"], "use --plan"),
+        (["relaunch", "--host", "gpu1"], "auto, flashinfer_cutedsl"),
+        (["relaunch", "--host", "gpu1", "--backend", "flashinfer_cutedls"], "did you mean flashinfer_cutedsl?"),
+        (["teardown", "--host", "gpu1", "--grace", "soon"], "--grace takes seconds"),
+        (["logs", "--host", "gpu1", "--lines", "many"], "--lines takes a whole number"),
+        (["hosts", "--inventory", "nowhere"], "nowhere is not an inventory"),
+        (["backends", "--sglang", "new"], "--sglang"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_exit_2_with_a_sentence(front_end: FrontEnd, words: list[str], said: str) -> None:
+    done = front_end.run(*words)
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--help"],
+        ["relaunch", "--help"],
+        ["relaunch", "--backend", "--help"],
+        ["trust", "--help"],
+        ["--help", "teardown"],
+        ["lab.up", "-h"],
+    ],
+    ids=" ".join,
+)
+def test_help_is_shown_wherever_it_is_asked_for(front_end: FrontEnd, words: list[str]) -> None:
+    done = front_end.run(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Docstring:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["-H", "gpu1", "status"], ["status", "--host", "gpu1"], ["-w", "-p", "-e", "status", "--host", "gpu1"]], ids=" ".join
+)
+def test_a_host_that_does_not_answer_is_exit_4_whatever_fabric_was_told(front_end: FrontEnd, words: list[str]) -> None:
+    done = front_end.run(*words)
+    assert "gpu1: 127.0.0.1:1 refuses connections" in done.stderr
+    assert "next: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 4
+
+
+def test_errors_are_documents_too(front_end: FrontEnd) -> None:
+    done = front_end.run("status", "--json", "--host", "gpu9")
+    document = json.loads(done.stdout)
+    assert document["schema"] == "orchestrator.status/1"
+    assert document["error"]["exit_code"] == done.returncode == 2
+    assert document["error"]["evidence"] == ["hosts: gpu1, gpu2"]
+
+
+def test_a_mistake_in_the_inventory_is_named_by_file_and_line(front_end: FrontEnd) -> None:
+    service = front_end.folder / "inventory" / "services" / "glm5.yml"
+    service.write_text(service.read_text(encoding="utf-8").replace("port: 30000", "port: many"), encoding="utf-8")
+    done = front_end.run("hosts")
+    assert "services/glm5.yml:6: port:" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("verb", ["hosts", "services", "backends"])
+def test_the_inventory_is_listed_as_text_and_as_json(front_end: FrontEnd, verb: str) -> None:
+    text = front_end.run(verb)
+    document = json.loads(front_end.run(verb, "--json").stdout)
+    names = [item["name"] for item in document[verb]]
+    assert names
+    assert all(name in text.stdout for name in names)
+
+
+def test_the_inventory_is_found_from_below_it(front_end: FrontEnd) -> None:
+    below = front_end.folder / "a" / "b"
+    below.mkdir(parents=True)
+    assert dataclasses.replace(front_end, folder=below).run("hosts").returncode == 0
+
+
+def test_a_reader_who_leaves_early_is_no_traceback(front_end: FrontEnd) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = front_end.start("hosts", stdout=writing)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["status", "--nonsense"],
+        ["relaunch", "--backend", "--yes"],
+        ["-H", "gpu1", "--", "reboot"],
+        ["status", "--", "reboot"],
+        ["-t", "soon", "status"],
+        ["trust"],
+    ],
+    ids=" ".join,
+)
+def test_our_own_program_ends_a_command_line_it_can_not_parse_with_exit_2(orchestrator: FrontEnd, words: list[str]) -> None:
+    done = orchestrator.run(*words)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+
+
+def test_the_version_is_ours(orchestrator: FrontEnd) -> None:
+    from orchestrator import __version__
+
+    assert orchestrator.run("--version").stdout.startswith(f"orchestrator {__version__}\n")
