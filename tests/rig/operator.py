@@ -33,7 +33,7 @@ class Operator:
     inventory: Path
     home: Path
 
-    def ask(self, verb: str, *flags: str, timeout: float = 280.0) -> Answer:
+    def ask(self, verb: str, *flags: str, timeout: float = 540.0) -> Answer:
         """Run one verb to its end with ``--json``; nobody is at the keyboard."""
         done = subprocess.run(
             self._argv(verb, *flags),

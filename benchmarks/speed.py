@@ -1,0 +1,134 @@
+"""Print how fast the program is, against plain ssh and the same steps by hand: ``python -m benchmarks.speed``.
+
+Exit 1 when a limit is exceeded. The server is the lab's stand-in, whose load and stop take set times, so that what is left is ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.lab_box import LabBox, lab_box
+from benchmarks.timing import EndWatch, command, interleave
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FAB = str(Path(sys.executable).with_name("fab"))
+BACKENDS = (("triton", ["--moe-runner-backend", "triton"]), ("auto", ["--moe-runner-backend", "auto"]))
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the report. `unit` is ``x`` for a ratio, ``s`` for seconds."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float
+    detail: str
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.limit
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.holds else "TOO SLOW"
+        return f"{self.name:44} {self.value:7.2f} {self.unit}   limit {self.limit:g} {self.unit}   {verdict:8}   {self.detail}"
+
+
+def listing(repeats: int) -> Result:
+    """``fab --list`` against the import of Fabric that both need."""
+    ours = command([FAB, "--search-root", str(REPOSITORY), "--list"])
+    pair = interleave(ours, command([sys.executable, "-c", "import fabric"]), repeats)
+    return _ratio("fab --list / python -c 'import fabric'", pair.ratio, 1.5, pair.ours, pair.theirs)
+
+
+def status(box: LabBox, repeats: int) -> Result:
+    """``status`` of a serving server against ``ssh HOST true``, both over OpenSSH's sshd."""
+    box.serving()
+    pair = interleave(command(box.program("status")), command(box.ssh("true")), repeats)
+    return _ratio("fab status / ssh HOST true", pair.ratio, 3.0, pair.ours, pair.theirs)
+
+
+def teardown_lag(box: LabBox, repeats: int) -> Result:
+    """From the end of the server's last process to the end of ``teardown``."""
+
+    def once() -> float:
+        box.serving()
+        watch = EndWatch(box.members())
+        with ThreadPoolExecutor(1) as pool:
+            gone = pool.submit(watch.wait)
+            return box.call("teardown", "--yes") - gone.result(timeout=10.0)
+
+    return _lag("teardown returns after the last process", [once() for _ in range(repeats)], 0.3)
+
+
+def ready_lag(box: LabBox, repeats: int) -> Result:
+    """From the server's first good answer, seen by somebody who asks all the time, to the journal's ANSWERING."""
+
+    def once() -> float:
+        if box.members():
+            box.call("teardown", "--yes")
+        with ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(box.first_answer)
+            box.call("launch", "--yes")
+            return box.journal_time("ANSWERING") - answered.result(timeout=10.0)
+
+    return _lag("ready seen after the first good answer", [once() for _ in range(repeats)], 0.2)
+
+
+def relaunch_overhead(box: LabBox, repeats: int) -> Result:
+    """A whole ``relaunch``, checks and all, against the bare steps over ssh."""
+    box.serving()
+    turns = _alternate(repeats)
+
+    def ours() -> None:
+        box.call("relaunch", "--backend", next(turns)[0], "--yes", "--no-measure")
+
+    def theirs() -> None:
+        box.relaunch_by_hand(next(turns)[1])
+
+    pair = interleave(ours, theirs, repeats)
+    detail = f"{statistics.median(pair.ours):.2f} s against {statistics.median(pair.theirs):.2f} s by hand"
+    return Result("relaunch beyond the same steps by hand", pair.excess, "s", 1.0, detail)
+
+
+def _alternate(repeats: int) -> Iterator[tuple[str, list[str]]]:
+    """Another backend each time, so that there is always something to change."""
+    return (BACKENDS[turn % 2] for turn in range(4 * repeats + 8))
+
+
+def _ratio(name: str, value: float, limit: float, ours: list[float], theirs: list[float]) -> Result:
+    return Result(name, value, "x", limit, f"{1000 * statistics.median(ours):.0f} ms against {1000 * statistics.median(theirs):.0f} ms")
+
+
+def _lag(name: str, lags: list[float], limit: float) -> Result:
+    return Result(name, statistics.median(lags), "s", limit, f"median of {len(lags)}, worst {max(lags):.2f} s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="of what takes seconds; what takes less is repeated four times as often")
+    repeats = parser.parse_args().repeats
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as folder, lab_box(Path(folder)) as box:
+        measurements: list[Callable[[], Result]] = [
+            lambda: listing(4 * repeats),
+            lambda: status(box, 4 * repeats),
+            lambda: teardown_lag(box, repeats),
+            lambda: ready_lag(box, repeats),
+            lambda: relaunch_overhead(box, repeats),
+        ]
+        for measure in measurements:
+            results.append(measure())
+            print(results[-1], flush=True)
+    return 0 if all(result.holds for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,3 @@
+"""Plain ``fab`` finds the program's verbs here; the console script ``orchestrator`` has the same ones."""
+
+from orchestrator.cli.tasks import namespace as namespace
