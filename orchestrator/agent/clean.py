@@ -169,7 +169,7 @@ def _files_in_use(wanted: Set[FileId]) -> Tuple[Dict[FileId, int], bool]:
     found: Dict[FileId, int] = {}
     unknown = False
     for pid in procfs.scan():
-        if not procfs.may_inspect(pid):
+        if pid != 1 and not procfs.may_inspect(pid):  # an init that outranks root maps none of this
             unknown = True
         for identity, _ in _mapped(pid):
             if identity in wanted:

@@ -126,8 +126,8 @@ def launch_members(
     found = [
         process
         for process in table.values()
-        if process.state not in "ZX"
-        and process.pid not in untouchable
+        if process.pid not in untouchable
+        and not procfs.has_ended(process)
         and (
             (unit is not None and managers.unit_of(process.cgroup) == unit)
             or (session is not None and process.session == session)
@@ -153,7 +153,7 @@ def members_of(ties: Ties, table: Table, roots: Optional[Set[int]] = None, other
         if _is_ours(process, ties) or (_is_tied(process, ties) and not any(_is_tied(process, other) for other in others)):
             found.add(process.pid)
     found |= procfs.descendants(table, found)
-    members = [table[pid] for pid in found - untouchable if table[pid].state not in "ZX" or pid in mine]
+    members = [table[pid] for pid in found - untouchable if not procfs.has_ended(table[pid])]
     return sorted(members, key=lambda process: (process.id.start_time, process.pid))
 
 
@@ -177,7 +177,7 @@ def find_leftovers(table: Optional[Table] = None, servers: Optional[Sequence[Ser
     known = {member.pid for server in servers for member in server.members} | _ourselves(table)
     found = []
     for process in table.values():
-        if process.pid in known or process.state in "ZX":
+        if process.pid in known or procfs.has_ended(process):
             continue
         environment = read_environment(process.pid) or {}
         launch_id = environment.get(MARKER)
@@ -197,7 +197,7 @@ def _main_processes(table: Table) -> List[Process]:
     candidates = {
         process.pid: process
         for process in table.values()
-        if process.state not in "ZX" and (server_arguments(process.arguments) is not None or _leads_our_session(process))
+        if not procfs.has_ended(process) and (server_arguments(process.arguments) is not None or _leads_our_session(process))
     }
     return [
         process for process in candidates.values() if not any(parent.pid in candidates for parent in procfs.ancestors(table, process.pid))

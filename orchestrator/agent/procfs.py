@@ -142,6 +142,16 @@ def start_time(pid: int) -> Optional[int]:
         return None
 
 
+def has_ended(process: Process) -> bool:
+    """Whether a process only waits to be reaped. A main thread that has ended while other threads run looks the same in stat."""
+    if process.state not in "ZX":
+        return False
+    try:
+        return len(os.listdir(f"/proc/{process.pid}/task")) <= 1
+    except OSError:
+        return True
+
+
 def read_environment(pid: int) -> Optional[Dict[str, str]]:
     """The environment a process was started with; None when it has gone or may not be read."""
     try:

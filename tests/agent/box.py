@@ -1,0 +1,88 @@
+"""Real processes for the agent's tests: stand-in servers, and what must never be touched beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.agent import procfs
+from orchestrator.agent.processes import Server, find_servers
+
+STANDIN = Path(__file__).parent / "standin"
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """The first true value of `condition`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise TimeoutError(f"{what}: not within {seconds} s")
+
+
+@dataclass
+class Box:
+    """Starts processes and ends, at its own end, whatever is left of them and of their descendants."""
+
+    folder: Path
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _seen: dict[int, int] = field(default_factory=dict)
+
+    def start(self, *argv: str, log: str = "out.log", environment: dict[str, str] | None = None, session: bool = True) -> int:
+        """Start a program with its output in `log`; its pid."""
+        with (self.folder / log).open("ab") as output:
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=session,
+                env={**os.environ, "PYTHONPATH": str(STANDIN), **(environment or {})},
+            )
+        self._children.append(child)
+        return child.pid
+
+    def serve(self, port: int, *, log: str | None = None, session: bool = True, marker: str | None = None, **settings: object) -> Server:
+        """Start a stand-in server; returns when it listens or, with `loading`, when its children are there."""
+        log = log or f"server-{port}.log"
+        environment = {"STANDIN": json.dumps(settings), **({"ORCHESTRATOR_LAUNCH": marker} if marker else {})}
+        pid = self.start(
+            sys.executable, "-m", "sglang.launch_server", "--port", str(port), log=log, environment=environment, session=session
+        )
+        words = ("ready", "loading")
+        wait_for(f"server on {port}", lambda: any(word in (self.folder / log).read_text() for word in words))
+        return self.watch(pid)
+
+    def watch(self, pid: int) -> Server:
+        """The server with this main process, as the agent finds it; its members are ended with this box."""
+        server = next(server for server in find_servers() if server.main.pid == pid)
+        self._seen.update({member.pid: member.id.start_time for member in server.members})
+        return server
+
+    def reap(self) -> None:
+        for child in self._children:
+            child.poll()
+
+    def close(self) -> None:
+        for pid, start_time in self._seen.items():
+            if procfs.start_time(pid) == start_time:
+                os.kill(pid, signal.SIGKILL)
+        for child in self._children:
+            child.kill()
+            child.wait()
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that only waits to be reaped doesn't."""
+    process = procfs.read_process(pid)
+    return process is not None and process.state not in "ZX"

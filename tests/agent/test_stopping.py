@@ -1,0 +1,112 @@
+"""Stopping stand-in servers: real processes, real signals."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+
+import pytest
+
+from orchestrator.agent import wire
+from orchestrator.agent.processes import find_server, launch_members
+from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.stopping import Phase, StopReport, stop_members, stop_server
+from orchestrator.agent.wire import ManagerKind
+from tests.agent.box import Box, is_running, wait_for
+from tests.rig.network import free_port
+
+POLICY = wire.Policy(drain=1.0, grace=10.0, clean=10.0)
+RETURN_SECONDS = 0.3
+"""From the last process's end to the return of a stop."""
+
+
+def ignore(_phase: str, _detail: str) -> None:
+    pass
+
+
+def phases(report: StopReport) -> list[str]:
+    return [stage.name for stage in report.stages]
+
+
+def test_idle_server_goes_by_itself_and_the_stop_returns_at_once(box: Box) -> None:
+    server = box.serve(free_port(), exit_after=0.5)
+    report = stop_server(server, POLICY, ignore, load=lambda: 0)
+    assert report.last_end is not None
+    assert time.monotonic() - report.last_end <= RETURN_SECONDS
+    assert not any(is_running(member.pid) for member in server.members)
+    assert report.killed == report.abandoned == []
+    assert Phase.KILLING not in phases(report)
+    assert 0.5 <= report.seconds < 5
+
+
+def test_stop_touches_no_other_server(box: Box) -> None:
+    neighbour = box.serve(free_port())
+    server = box.serve(free_port())
+    stop_server(server, POLICY, ignore)
+    assert all(is_running(member.pid) for member in neighbour.members)
+    assert find_server(neighbour.port) is not None
+
+
+def test_stop_while_loading_leaves_no_orphan(box: Box) -> None:
+    server = box.serve(free_port(), loading=True, escape=True)
+    report = stop_server(server, POLICY, ignore)
+    assert Phase.ORPHANS in phases(report)
+    assert not any(is_running(member.pid) for member in server.members)
+    assert report.seconds < 8
+
+
+def test_server_that_ignores_sigterm_is_killed_after_the_grace(box: Box) -> None:
+    server = box.serve(free_port(), ignore_term=True)
+    report = stop_server(server, dataclasses.replace(POLICY, grace=0.5), ignore)
+    assert phases(report)[-1] == Phase.KILLING
+    assert any("launch_server" in name for name in report.killed)
+    assert not any(is_running(member.pid) for member in server.members)
+    assert report.abandoned == []
+
+
+def test_stopped_server_is_woken(box: Box) -> None:
+    server = box.serve(free_port())
+    os.kill(server.main.pid, signal.SIGSTOP)
+    report = stop_server(server, POLICY, ignore)
+    assert report.killed == []
+    assert report.seconds < 5
+
+
+def test_drain_waits_for_requests_then_aborts_them(box: Box) -> None:
+    server = box.serve(free_port(), exit_after=2.5)
+    aborted: list[float] = []
+    seen: list[str] = []
+    report = stop_server(
+        server, POLICY, lambda phase, _: seen.append(phase), load=lambda: 2, abort=lambda: aborted.append(time.monotonic())
+    )
+    assert phases(report)[:3] == [Phase.DRAINING, Phase.ABORTING, Phase.GRACE]
+    assert report.requests_left == 2
+    assert len(aborted) >= 2, "new requests are accepted while it drains, so one abort is not enough"
+    assert seen[-1] == Phase.ENDED
+
+
+def test_drain_ends_when_the_requests_have(box: Box) -> None:
+    server = box.serve(free_port(), exit_after=1.0)
+    answers = iter([1, None, 0])
+    report = stop_server(server, dataclasses.replace(POLICY, drain=30), ignore, load=lambda: next(answers))
+    assert report.requests_left == 0
+    assert next(answers, "asked to the end") == "asked to the end"
+
+
+def test_unsupported_manager_is_refused_before_anything_is_touched(box: Box) -> None:
+    server = box.serve(free_port())
+    managed = dataclasses.replace(server, manager=wire.Manager(ManagerKind.UNSUPPORTED, "docker"))
+    with pytest.raises(AgentRefusal, match="docker"):
+        stop_server(managed, POLICY, ignore)
+    assert all(is_running(member.pid) for member in server.members)
+
+
+def test_leftovers_of_a_launch_are_ended_without_their_main_process(box: Box) -> None:
+    server = box.serve(free_port(), loading=True, escape=True, marker="20260101T000000-stop")
+    os.kill(server.main.pid, signal.SIGKILL)
+    wait_for("main's end", lambda: not is_running(server.main.pid))
+    report = stop_members(lambda: launch_members("20260101T000000-stop"), POLICY, ignore)
+    assert not any(is_running(member.pid) for member in server.members)
+    assert report.abandoned == []

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from orchestrator.agent import wire
+from orchestrator.agent.gpu import ComputeApp, parse_apps, parse_gpus
+
+GPUS = """\
+0, GPU-aaaa, NVIDIA RTX PRO 6000 Blackwell Server Edition, 12.0, 71234, 97887
+1, GPU-bbbb, NVIDIA H200, 9.0, [N/A], 143771
+Unable to determine the device handle for GPU2: 0000:41:00.0: Unknown Error
+"""
+
+
+def test_gpus() -> None:
+    assert parse_gpus(GPUS) == [
+        wire.Gpu(0, "GPU-aaaa", "NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0", 71234, 97887),
+        wire.Gpu(1, "GPU-bbbb", "NVIDIA H200", "9.0", 0, 143771),
+    ]
+    assert parse_gpus("No devices were found\n") == []
+
+
+def test_apps() -> None:
+    assert parse_apps("GPU-aaaa, 4711, 131312\nGPU-aaaa, 4712, [N/A]\nGPU-bbbb, [N/A], 5\n") == [
+        ComputeApp("GPU-aaaa", 4711, 131312),
+        ComputeApp("GPU-aaaa", 4712, None),
+    ]
