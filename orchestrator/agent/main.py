@@ -1,8 +1,8 @@
 """Framing and dispatch: one request in, framed events out, anything that goes wrong as data.
 
 :mod:`boot` calls :func:`run` with both ends of the channel; standard output already points at standard error, so a
-print in a verb can't be mistaken for an event. Each event is one line: the random token that came with the request, the
-protocol's number, a space, and JSON.
+print in a verb can't be mistaken for an event. An event is one line, or several: the random token that came with the request, the
+protocol's number, ``+`` when more of it follows or a space when not, and a piece of JSON.
 """
 
 import importlib
@@ -45,24 +45,35 @@ DISK_FULL = (28, 122)
 """ENOSPC and EDQUOT on Linux."""
 
 
+LINE = 4096
+"""Bytes. Linux writes no more than this (PIPE_BUF) to a pipe in one piece; in longer lines, others' output could land in the middle."""
+
+
 class Output:
     """The channel back to the operator's end. Threads may share it."""
 
     def __init__(self, descriptor: int, token: str) -> None:
         self._descriptor = descriptor
-        self._prefix = f"{token}{wire.PROTOCOL} "
+        self._prefix = f"{token}{wire.PROTOCOL}".encode()
         self._lock = threading.Lock()
 
     def emit(self, kind: str, data: Any) -> None:
         """Send one event at once. A reader who has gone is no error: :func:`watch_reader` decides what that means."""
         text = json.dumps({"kind": kind, "data": wire.to_json(data)}, ensure_ascii=False, separators=(",", ":"))
-        line = (self._prefix + text + "\n").encode("utf-8", "replace")  # undecodable file names hold lone surrogates
+        rest = text.encode("utf-8", "replace")  # undecodable file names hold lone surrogates
+        room = LINE - len(self._prefix) - 2
         with self._lock:
             try:
-                while line:
-                    line = line[os.write(self._descriptor, line) :]
+                while len(rest) > room:
+                    self._write(self._prefix + b"+" + rest[:room] + b"\n")
+                    rest = rest[room:]
+                self._write(self._prefix + b" " + rest + b"\n")
             except BrokenPipeError:
                 return
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[os.write(self._descriptor, line) :]
 
 
 def run(token: str, request: bytes, channel_in: int, channel_out: int) -> NoReturn:

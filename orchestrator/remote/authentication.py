@@ -67,7 +67,7 @@ class KeyAuthentication:
             further = transport.auth_publickey(self._endpoint.user, candidate.key)
         except paramiko.BadAuthenticationType as error:
             raise ConnectError(
-                f"{host}: {self._login} takes no public keys, only: {', '.join(error.allowed_types)}",
+                f"{host}: {self._login} takes no public keys, only: {', '.join(filter(None, error.allowed_types)) or 'nothing'}",
                 next_step="set PubkeyAuthentication yes in its sshd_config, and reload sshd",
             ) from error
         except (paramiko.SSHException, EOFError, OSError) as error:

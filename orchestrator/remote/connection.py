@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
 
     def _negotiate(self, sock: Any, known: Sequence[KnownKey]) -> None:
         endpoint, deadlines = self.endpoint, self.deadlines
+        started = time.monotonic()
         self.client.set_missing_host_key_policy(_VerifyPolicy(endpoint, known))
         try:
             self.client.connect(
@@ -108,7 +110,7 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
         except OrchestratorError:
             raise
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise explain_handshake(endpoint, error, deadlines) from error
+            raise explain_handshake(endpoint, error, deadlines, time.monotonic() - started) from error
 
     def start(self, command: str) -> paramiko.Channel:
         """Run `command` by the login shell, without a pty, and return its channel. Raises: see the class."""
@@ -219,8 +221,8 @@ def explain_network(endpoint: Endpoint, error: OSError, deadlines: Deadlines) ->
     )
 
 
-def explain_handshake(endpoint: Endpoint, error: BaseException, deadlines: Deadlines) -> ConnectError:
-    """Why there is no SSH session over the TCP connection. `error` is paramiko's."""
+def explain_handshake(endpoint: Endpoint, error: BaseException, deadlines: Deadlines, waited: float) -> ConnectError:
+    """Why there is no SSH session over the TCP connection. `error` is paramiko's, after `waited` seconds."""
     host, where, text = endpoint.host, endpoint.where, str(error)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return ConnectError(
@@ -228,10 +230,9 @@ def explain_handshake(endpoint: Endpoint, error: BaseException, deadlines: Deadl
             evidence=[text],
             next_step=f"ssh -vv -p {endpoint.port} {endpoint.address} true",
         )
-    if "banner" in text.lower() or "protocol version" in text:
-        return TransientConnectError(
+    if ("banner" in text.lower() or "protocol version" in text) and waited >= deadlines.banner:
+        return ConnectError(
             f"{host}: {where} accepts connections but showed no SSH banner within {deadlines.banner:g} s: no SSH server, or it hangs",
-            evidence=[text],
             next_step=f"nc {endpoint.address} {endpoint.port} must print SSH-2.0-...; its log: journalctl -u ssh",
         )
     if "No existing session" in text:  # paramiko goes on after start_client's timeout
@@ -240,7 +241,7 @@ def explain_handshake(endpoint: Endpoint, error: BaseException, deadlines: Deadl
             next_step=f"look at its load and at the path to it (MTU): ping -M do -s 1400 {endpoint.address}",
         )
     return TransientConnectError(
-        f"{host}: {where} closed the connection before login ({text or type(error).__name__})",
+        f"{host}: {where} ended the connection before login: not an SSH server, or it turns us away ({text or type(error).__name__})",
         next_step="its log tells why (MaxStartups, a firewall, fail2ban): journalctl -u ssh",
     )
 

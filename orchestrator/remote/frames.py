@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 from orchestrator.agent import wire
 
 MAX_FRAME = 64 * 1024 * 1024
 """Bytes; a single event is far below (collect cuts long logs)."""
+
+FRAME = re.compile(rb"(?P<protocol>\d+)(?P<more>[+ ])(?P<piece>.*)", re.DOTALL)
 
 KEPT = 16 * 1024
 """Bytes of stray output kept as evidence: the last ones."""
@@ -36,14 +39,14 @@ class Tail:
 class FrameDecoder:
     """Takes bytes as they come, gives events; `stray` keeps the rest.
 
-    A frame is ``TOKEN PROTOCOL SPACE JSON NEWLINE`` with nothing between token and number, anywhere in a line: text that was
-    printed without a newline may stand before it.
+    For the format see :mod:`orchestrator.agent.main`. Text that was printed without a newline may stand before a frame.
     """
 
     def __init__(self, token: str) -> None:
         self.stray = Tail()
         self._token = token.encode("ascii")
         self._buffer = bytearray()
+        self._begun = bytearray()
 
     def feed(self, data: bytes) -> list[wire.Event]:
         """The events that `data` completes.
@@ -52,8 +55,8 @@ class FrameDecoder:
             FrameError: a frame is damaged, too long or of another protocol.
         """
         self._buffer += data
-        if len(self._buffer) > MAX_FRAME:
-            raise FrameError(f"more than {MAX_FRAME >> 20} MiB without an end of line")
+        if len(self._buffer) + len(self._begun) > MAX_FRAME:
+            raise FrameError(f"more than {MAX_FRAME >> 20} MiB without an end")
         if b"\n" not in data:
             return []
         *lines, rest = self._buffer.split(b"\n")
@@ -72,9 +75,15 @@ class FrameDecoder:
             return None
         if before:
             self.stray.add(before + b"\n")
-        protocol, _, text = frame.partition(b" ")
-        if protocol != str(wire.PROTOCOL).encode():
-            raise FrameError(f"the agent speaks protocol {protocol.decode('ascii', 'replace')[:20]}, this program {wire.PROTOCOL}")
+        header = FRAME.match(frame)
+        if header is None:
+            raise FrameError("a damaged event: no header")
+        if int(header["protocol"]) != wire.PROTOCOL:
+            raise FrameError(f"the agent speaks protocol {int(header['protocol'])}, this program {wire.PROTOCOL}")
+        self._begun += header["piece"]
+        if header["more"] == b"+":
+            return None
+        text, self._begun = self._begun, bytearray()
         try:
             return wire.from_json(wire.Event, json.loads(text))
         except ValueError as error:

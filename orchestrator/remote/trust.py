@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,13 +39,14 @@ def _fetch(endpoint: Endpoint, kind: str, gateway: StrictConnection | None, dead
         transport.banner_timeout = deadlines.banner
         security = transport.get_security_options()
         security.key_types = [name for name in SIGNATURES.get(kind, (kind,)) if name in security.key_types]
+        started = time.monotonic()
         try:
             transport.start_client(timeout=deadlines.handshake)
             return transport.get_remote_server_key()
         except paramiko.ssh_exception.IncompatiblePeer:
             return None  # it has no key of this type
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise explain_handshake(endpoint, error, deadlines) from error
+            raise explain_handshake(endpoint, error, deadlines, time.monotonic() - started) from error
 
 
 @contextmanager

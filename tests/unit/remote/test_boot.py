@@ -199,7 +199,8 @@ def test_the_archive_is_the_same_each_time_and_holds_only_the_agent() -> None:
 def test_a_running_agent_can_hand_on_its_own_archive(tmp_path: Path) -> None:
     package = tmp_path / "agent.zip"
     package.write_bytes(archive.agent_archive())
-    code = f"import sys; sys.path.insert(0, {str(package)!r}); from orchestrator.agent.archive import agent_archive as a; sys.stdout.buffer.write(a())"
+    code = f"import sys; sys.path.insert(0, {str(package)!r}); from orchestrator.agent.archive import agent_archive as whole"
+    code += "; sys.stdout.buffer.write(whole())"
 
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, check=True)
 

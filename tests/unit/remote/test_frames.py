@@ -21,6 +21,16 @@ def test_clean_frames() -> None:
     assert decoder.stray.lines() == []
 
 
+def test_an_event_in_pieces() -> None:
+    decoder = FrameDecoder(TOKEN)
+    pieces = [f'{TOKEN}1+{{"kind":"lo\n', "noise\n", f'more{TOKEN}1+g","data":{{"text":"\u00e9', "\n", f'{TOKEN}1 "}}}}\n']
+
+    events = [event for piece in pieces for event in decoder.feed(piece.encode())]
+
+    assert events == [wire.Event("log", {"text": "\u00e9"})]
+    assert decoder.stray.lines() == ["noise", "more"]
+
+
 def test_stray_output_is_kept_apart() -> None:
     decoder = FrameDecoder(TOKEN)
     text = 'Welcome to gpu1!\n{"kind":"result"}\nno newline' + PROGRESS + "noise\n\n" + RESULT + "bye"
@@ -50,6 +60,7 @@ def test_cuts_do_not_matter(sizes: list[int], noise: bytes) -> None:
         (TOKEN + '2 {"kind":"result","data":{}}', "speaks protocol 2, this program 1"),
         (TOKEN + '1 {"kind":"result","da', "damaged event"),
         (TOKEN + '1 {"kind":"result"}', "damaged event"),
+        (TOKEN + "garbage", "no header"),
         (TOKEN + '1 {"kind":"result","data":{},"extra":1}', "unknown field 'extra'"),
     ],
 )
@@ -63,7 +74,7 @@ def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = FrameDecoder(TOKEN)
     decoder.feed(b"x" * 900)
 
-    with pytest.raises(FrameError, match="without an end of line"):
+    with pytest.raises(FrameError, match="without an end"):
         decoder.feed(b"x" * 200)
 
 
