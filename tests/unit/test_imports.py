@@ -90,14 +90,18 @@ def test_agent_imports_under_python_3_9() -> None:
     if python is None:
         pytest.skip("no Python 3.9 on this machine")
     names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in AGENT_FILES if path.name != "__init__.py"]
-    # Type hints are resolved too: `int | None` parses under 3.9 and fails only when somebody asks.
+    # Type hints are resolved too: `int | None` parses under 3.9 and is a TypeError only when somebody asks. A name that is
+    # imported for the type checker alone is a NameError, and fine.
     program = (
         f"import importlib, sys, typing\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
         f"for name in {names!r}:\n"
         "    module = importlib.import_module(name)\n"
         "    for item in list(vars(module).values()):\n"
         "        if getattr(item, '__module__', None) == name and (isinstance(item, type) or hasattr(item, '__code__')):\n"
-        "            typing.get_type_hints(item)\n"
+        "            try:\n"
+        "                typing.get_type_hints(item)\n"
+        "            except NameError:\n"
+        "                pass\n"
     )
     done = subprocess.run([python, "-I", "-B", "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
