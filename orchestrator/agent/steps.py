@@ -74,7 +74,7 @@ class BoxSteps:
                 server,
                 self._order.policy,
                 told,
-                load=lambda: sglang.running_and_queued(client, _ANSWER_SECONDS),
+                load=lambda: _load(client),
                 abort=lambda: _abort(client),
                 exit_status=self._exit_status_of(server),
             )
@@ -186,6 +186,14 @@ def capacity_verdict(known: Optional[int], now: Optional[int], policy: wire.Poli
 
 def _client(launch: wire.Launch) -> http.Client:
     return http.Client(launch.port, launch.host, previous.api_key(launch))
+
+
+def _load(client: http.Client) -> Optional[int]:
+    """Requests on a server that is being stopped: none any more once it has closed its port."""
+    try:
+        return sglang.running_and_queued(client, _ANSWER_SECONDS)
+    except http.RefusedError:
+        return 0
 
 
 def _abort(client: http.Client) -> None:

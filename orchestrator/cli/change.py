@@ -53,7 +53,7 @@ def relaunch(
 @verb(flags=_LAUNCH_FLAGS)
 def launch(
     call: Call,
-    backend: str = "auto",
+    backend: str | None = None,
     host: str | None = None,
     service: str | None = None,
     plan: bool = False,
@@ -70,7 +70,7 @@ def launch(
 
     options = Options(plan, force=force, measure=measure, reason=reason)
     target = choose(inventory, host, service)
-    profiles = target.inventory.backends_named(backend)
+    profiles = target.inventory.backends_named(backend or target.service.backend or "auto")
     observer = _observe(call, target, keep=not plan)
     return _finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes)))
 

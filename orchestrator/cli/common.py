@@ -62,8 +62,18 @@ def find_inventory(folder: str | None) -> Path:
     )
 
 
+def lab_directory() -> Path:
+    """The lab's folder in the working directory or above; the working directory's, not yet made, when there is none."""
+    from orchestrator.lab.layout import DEFAULT_DIRECTORY, Layout
+
+    here = Path.cwd()
+    found = (above / DEFAULT_DIRECTORY for above in (here, *here.parents) if Layout.of(above / DEFAULT_DIRECTORY).mark.exists())
+    return next(found, here / DEFAULT_DIRECTORY)
+
+
 def _lab_inventory() -> Path | None:
-    return None
+    folder = lab_directory() / "inventory"
+    return folder if (folder / "hosts.yml").is_file() else None
 
 
 def load(folder: str | None) -> Inventory:

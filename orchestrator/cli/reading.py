@@ -54,10 +54,10 @@ def logs(
     call.document(launch_id=end.launch_id, path=end.path, lines=kept)
 
 
-@verb(flags={"backend": "Backend profile to check for.", **TARGET_FLAGS})
+@verb(flags={"backend": "Backend profile to check for; else the service's own.", **TARGET_FLAGS})
 def doctor(
     call: Call,
-    backend: str = "auto",
+    backend: str | None = None,
     host: str | None = None,
     service: str | None = None,
     inventory: str | None = None,
@@ -69,7 +69,7 @@ def doctor(
     from orchestrator.flows.status import check_up
 
     target = choose(inventory, host, service)
-    found = check_up(target, target.inventory.backends_named(backend), call.screen)
+    found = check_up(target, target.inventory.backends_named(backend or target.service.backend or "auto"), call.screen)
     facts = found.facts
     kind = f"{facts.container} container" if facts.container else "no container"
     heading = f"{target.place}: {facts.host_name}, {kind}, kernel {facts.kernel}, Python {facts.python}, user {facts.user_id}"
