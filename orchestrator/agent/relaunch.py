@@ -159,9 +159,9 @@ class Relaunch:
         if self._previous is not None:
             self._look_at_old(self._previous)
             if not self._stop_old():
-                return self._finish(
-                    State.DOWN, 7, "the old server's remains could not be cleared, so nothing was started on top of them", "down"
-                )
+                return self._finish(State.DOWN, 7, _REMAINS, "down")
+        elif not self._end_leftovers():
+            return self._finish(State.DOWN, 7, _REMAINS, "down")
         if self._order.kind == OrderKind.TEARDOWN or self._order.new is None:
             return self._finish(State.DONE, 0, self._stopped.summary if self._stopped else "nothing was running", "down, as asked")
         try:
