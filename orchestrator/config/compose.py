@@ -94,7 +94,7 @@ def _merged(kind: str, parts: Sequence[tuple[str, Mapping[str, Value]]]) -> dict
     owner: dict[str, str] = {}
     for profile, settings in parts:
         for name, value in settings.items():
-            if name in merged and merged[name] != value:
+            if name in merged and repr(merged[name]) != repr(value):  # repr: 1 is not true
                 raise UsageError(
                     f"backend profiles {owner[name]} and {profile} set {kind} {name} differently",
                     evidence=[f"{owner[name]}: {merged[name]}", f"{profile}: {value}"],

@@ -214,7 +214,7 @@ class Service(StrictModel):
     """The Python that has SGLang installed."""
     entry: Annotated[list[NonEmpty], Field(min_length=1)] = ["-m", "sglang.launch_server"]
     model: NonEmpty
-    bind: NonEmpty = "127.0.0.1"
+    bind: fields.Address = "127.0.0.1"
     """SGLang's --host."""
     port: Port = 30000
     user: Name | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -104,9 +105,8 @@ def _message(detail: ErrorDetails, hidden: bool) -> str:
 def _quoting_hint(kind: str, value: Any) -> str:
     if kind == "string_type" and isinstance(value, int | float):
         return ": put it in quotes"
-    if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
-        return ": without quotes"
-    return ""
+    looks_right = isinstance(value, str) and re.fullmatch(r"true|false" if kind == "bool_type" else r"-?[0-9]+(\.[0-9]+)?", value)
+    return ": without quotes" if looks_right and kind in ("int_type", "float_type", "bool_type") else ""
 
 
 def _described(value: Any, hidden: bool) -> str:

@@ -55,7 +55,7 @@ class Document:
         file: its path as it is shown.
         directory: the inventory's folder, from which relative paths count.
         data: what could be read, with None at the paths in `unread`, about which all has been said.
-        lines: the line of each key and list item. A key that can't be used stands in paths as ``?``.
+        lines: the line of each key and list item, and of the whole under the empty path. A key that can't be used stands in paths as ``?``.
     """
 
     file: str
@@ -67,7 +67,7 @@ class Document:
 
     def line(self, path: KeyPath) -> int:
         """The line of `path`, or of the nearest key above it that exists."""
-        for length in range(len(path), 0, -1):
+        for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
         return 1
@@ -79,6 +79,9 @@ class Document:
 def read_file(path: Path, directory: Path) -> Document:
     """Read a file of the inventory `directory`; a missing, unreadable or broken one is a mistake in the document, never an exception."""
     document = Document(str(path), directory)
+    if path.exists() and not path.is_file():
+        document.report((), "is not a file")
+        return document
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
@@ -131,7 +134,9 @@ class _Reader:
         if isinstance(event, yaml.StreamEndEvent):
             self.document.report((), "is empty")
             return
-        self.document.data = self._value(next(self.events), (), 0)
+        event = next(self.events)
+        self.document.lines[()] = _line(event)
+        self.document.data = self._value(event, (), 0)
         next(self.events)
         event = next(self.events)
         if not isinstance(event, yaml.StreamEndEvent):
