@@ -94,7 +94,7 @@ def differences(old: Side, new: Side, profile: ProfileNames, own_folder: str = "
         if before is not None and after is not None:
             collector.add(kind, kind, before, after, "drift")
     _compare_arguments(collector, old.arguments, new.arguments, profile.arguments, own_folder)
-    _compare_environments(collector, old.environment, new.environment, profile.environment)
+    _compare_environments(collector, old, new, profile.environment)
     return sorted(collector.found, key=lambda item: (ORIGINS.index(item.origin), item.kind, item.name))
 
 
@@ -108,11 +108,13 @@ def _compare_arguments(collector: _Collector, old: ParsedCommand, new: ParsedCom
         collector.add("argument", written.get(name, "--" + name.replace("_", "-")), before, after, origin)
 
 
-def _compare_environments(collector: _Collector, old: Mapping[str, str], new: Mapping[str, str], backend: AbstractSet[str]) -> None:
-    for name in sorted(set(old) | set(new)):
+def _compare_environments(collector: _Collector, old: Side, new: Side, backend: AbstractSet[str]) -> None:
+    proxy_exceptions_kept = _proxy_exceptions(old) == _proxy_exceptions(new)
+    for name in sorted(set(old.environment) | set(new.environment)):
+        is_ours = name in OURS or (name in PROXY_EXCEPTIONS and proxy_exceptions_kept)
+        origin = "backend" if name in backend else "ours" if is_ours else "drift"
         if counts(name):
-            before, after = old.get(name), new.get(name)
-            collector.add("environment", name, before, after, _environment_origin(name, before, after, backend))
+            collector.add("environment", name, old.environment.get(name), new.environment.get(name), origin)
 
 
 def counts(variable: str) -> bool:
@@ -122,17 +124,11 @@ def counts(variable: str) -> bool:
     return variable not in NOISE and not variable.startswith(NOISE_PREFIXES)
 
 
-def _environment_origin(name: str, old: Optional[str], new: Optional[str], backend: AbstractSet[str]) -> str:
-    if name in backend:
-        return "backend"
-    if name in OURS or (name in PROXY_EXCEPTIONS and _without_loopback(old) == _without_loopback(new)):
-        return "ours"
-    return "drift"
-
-
-def _without_loopback(exceptions: Optional[str]) -> FrozenSet[str]:
-    names = (name.strip() for name in (exceptions or "").split(","))
-    return frozenset(name for name in names if name and name not in LOOPBACK)
+def _proxy_exceptions(side: Side) -> FrozenSet[str]:
+    """What is reached without a proxy, in either spelling, less loopback and the server's own address, which we add."""
+    names = (name.strip() for variable in PROXY_EXCEPTIONS for name in side.environment.get(variable, "").split(","))
+    own = LOOPBACK | {str(side.arguments.values.get("host"))}
+    return frozenset(name for name in names if name and name not in own)
 
 
 def _masked(old: Any, new: Any) -> Tuple[Optional[str], Optional[str]]:

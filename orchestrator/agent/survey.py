@@ -133,6 +133,10 @@ def health_of(server: Optional[Server], folder: StateFolder) -> str:
     if not server.listening:
         return Health.STARTING
     from orchestrator.agent import http, sglang
+    from orchestrator.agent.command_lines import server_arguments
+
+    if server.launch_id is None and server_arguments(server.main.arguments) is None:
+        return Health.SILENT  # a stranger on the port, which is asked nothing
 
     client = http.Client(server.port, address_of(server), api_key_of(server, folder))
     try:

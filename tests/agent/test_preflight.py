@@ -1,0 +1,242 @@
+"""Survey and preflight against ordinary processes: a small SGLang, a stranger on its port, nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import wire
+from orchestrator.agent.journal import Journal, ServiceLock
+from orchestrator.agent.preflight import preflight
+from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.state_folder import StateFolder, write_private
+from orchestrator.agent.survey import survey
+from tests.agent.serving import SMALL, Service, free_port
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    return Service(tmp_path / "state", free_port(), model)
+
+
+def check(service: Service, launch: wire.Launch, *requirements: wire.Requirements) -> wire.PreflightReport:
+    return preflight(wire.PreflightRequest(launch, str(service.root), list(requirements)), lambda kind, data: None)
+
+
+def look(service: Service) -> wire.SurveyReport:
+    request = wire.SurveyRequest("small", str(service.root), sys.executable, service.port, {"PYTHONPATH": str(SMALL)})
+    return survey(request, lambda kind, data: None)
+
+
+def outcome(report: Any, check_name: str) -> str | None:
+    """The outcome of one check; None when there is no such verdict."""
+    return next((verdict.outcome for verdict in report.verdicts if verdict.check == check_name), None)
+
+
+def detail(report: Any, check_name: str) -> str:
+    """Everything that one verdict says."""
+    return next(" ".join([v.detail, *v.evidence, v.next_step or ""]) for v in report.verdicts if v.check == check_name)
+
+
+def test_a_candidate_with_only_another_backend_passes(service: Service) -> None:
+    candidate = service.launch("--moe-runner-backend", "triton", backend_flags=("--moe-runner-backend",))
+    events: list[tuple[str, Any]] = []
+    with service.serving() as pid:
+        report = preflight(wire.PreflightRequest(candidate, str(service.root)), lambda kind, data: events.append((kind, data)))
+    assert [verdict for verdict in report.verdicts if verdict.outcome == "refuse"] == []
+    assert report.server is not None
+    assert report.server.main.pid == pid
+    assert report.sglang_version == "0.5.6"
+    assert report.load == 3
+    origins = {(item.name, item.origin) for item in report.differences}
+    assert ("--moe-runner-backend", "backend") in origins
+    assert [item for item in report.differences if item.origin == "drift"] == []
+    assert {origin for _, origin in origins} == {"backend", "ours"}
+    assert {kind for kind, _ in events} == {"progress"}
+
+
+def test_what_somebody_changed_is_drift(service: Service) -> None:
+    with service.serving("--tp-size", "2", environment={"NCCL_DEBUG": "INFO"}):
+        report = check(service, service.launch(environment={"SGLANG_X": "1"}))
+    drift = {(item.kind, item.name, item.old, item.new) for item in report.differences if item.origin == "drift"}
+    assert drift == {
+        ("argument", "--tp-size", "2", "1"),
+        ("environment", "NCCL_DEBUG", "INFO", None),
+        ("environment", "SGLANG_X", None, "1"),
+    }
+
+
+def test_a_key_on_the_command_line_never_leaves(service: Service) -> None:
+    candidate = dataclasses.replace(service.launch(), secrets={"api-key": "new-key-value"})
+    with service.serving("--api-key", "old-key-value", environment={"HF_TOKEN": "hub-token-value"}):
+        report = check(service, candidate)
+        found = look(service)
+    text = json.dumps([wire.to_json(report), wire.to_json(found)])
+    assert not [value for value in ("old-key-value", "new-key-value", "hub-token-value") if value in text]
+    assert ("--api-key", "<secret>", "<another secret>") in {(item.name, item.old, item.new) for item in report.differences}
+
+
+def test_the_same_key_by_flag_and_by_file_is_no_difference(service: Service) -> None:
+    candidate = dataclasses.replace(service.launch(), secrets={"api-key": "the-key"})
+    with service.serving("--api-key", "the-key"):
+        report = check(service, candidate)
+    assert [item.name for item in report.differences if "api" in item.name] == []
+
+
+def test_every_obstacle_is_told_at_once(service: Service, tmp_path: Path) -> None:
+    launch = service.launch("--no-such-flag")
+    launch = dataclasses.replace(launch, user="no-such-user-here", arguments=["--model-path", str(tmp_path / "absent"), "--no-such-flag"])
+    report = check(service, launch)
+    refused = {verdict.check for verdict in report.verdicts if verdict.outcome == "refuse"}
+    assert {"user", "model"} <= refused
+    assert all(verdict.next_step for verdict in report.verdicts if verdict.outcome == "refuse")
+
+
+def test_the_parsers_refusal_is_shown_and_arguments_are_compared_as_text(service: Service) -> None:
+    with service.serving("--enable-metrics"):
+        report = check(service, service.launch("--moe-runner-backend", "nonsense"))
+    assert outcome(report, "arguments") == "refuse"
+    assert "argument --moe-runner-backend: invalid choice: 'nonsense'" in detail(report, "arguments")
+    assert ("--enable-metrics", "true", None) in {(item.name, item.old, item.new) for item in report.differences}
+
+
+def test_a_parser_that_can_not_be_had_is_unknown_not_refused(service: Service) -> None:
+    report = check(service, service.launch(environment={"SMALL_SGLANG_BROKEN": "1"}))
+    assert outcome(report, "arguments") == "unknown"
+    assert "no_such_module_of_this_test" in detail(report, "arguments")
+    assert outcome(report, "model") == "pass"
+
+
+def test_arguments_that_the_installed_version_refuses_leave_no_way_back(service: Service) -> None:
+    with service.serving("--flag-of-an-older-version"):
+        report = check(service, service.launch())
+    assert outcome(report, "arguments") == "pass"
+    assert outcome(report, "rollback") == "refuse"
+
+
+def test_another_version_running_is_told(service: Service) -> None:
+    with service.serving(environment={"SMALL_SGLANG_VERSION": "0.5.5"}):
+        report = check(service, service.launch())
+    assert outcome(report, "rollback") == "warn"
+    assert "0.5.5" in detail(report, "rollback")
+
+
+def test_a_stranger_on_the_port_is_named(service: Service) -> None:
+    with socket.create_server(("127.0.0.1", service.port)):
+        report = check(service, service.launch())
+        found = look(service)
+    assert outcome(report, "manager") == "refuse"
+    assert outcome(report, "port") == "refuse"
+    assert str(os.getpid()) in detail(report, "port")
+    assert report.differences == []
+    assert found.health == "silent"
+
+
+def test_requirements_are_checked_against_the_parsed_arguments(service: Service) -> None:
+    needed = wire.Requirements(quantization=["modelopt_fp4"], python_modules=["json", "no_such_module"])
+    report = check(service, service.launch(), needed)
+    assert (outcome(report, "quantization"), outcome(report, "python_modules")) == ("refuse", "refuse")
+    report = check(service, service.launch("--quantization", "modelopt_fp4"), wire.Requirements(quantization=["modelopt_fp4"]))
+    assert outcome(report, "quantization") == "pass"
+
+
+def test_several_nodes_are_refused(service: Service) -> None:
+    assert outcome(check(service, service.launch("--nnodes", "2")), "multi_node") == "refuse"
+
+
+def test_a_missing_interpreter_is_refused(service: Service) -> None:
+    report = check(service, dataclasses.replace(service.launch(), python="/no/such/python"))
+    assert outcome(report, "python") == "refuse"
+    assert outcome(report, "arguments") == "unknown"
+
+
+def test_a_python_without_sglang_is_refused(service: Service) -> None:
+    report = check(service, service.launch(environment={"PYTHONPATH": ""}))
+    assert outcome(report, "sglang") == "refuse"
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("org/model", "pass"),
+        ("s3://bucket/model", "pass"),
+        ("/no/such/model", "refuse"),
+        ("./no-such-model", "refuse"),
+        ("{empty}", "warn"),
+    ],
+)
+def test_where_the_model_is(service: Service, tmp_path: Path, model: str, expected: str) -> None:
+    (tmp_path / "empty").mkdir()
+    launch = dataclasses.replace(service.launch(), arguments=["--model-path", model.format(empty=tmp_path / "empty")])
+    assert outcome(check(service, launch), "model") == expected
+
+
+def test_a_held_lock_ends_the_preflight(service: Service) -> None:
+    folder = StateFolder(str(service.root), "small")
+    folder.create()
+    lock = ServiceLock(folder)
+    assert lock.take("20260101-1")
+    with pytest.raises(AgentRefusal, match="20260101-1") as refused:
+        check(service, service.launch())
+    assert refused.value.failure.category == "locked"
+    lock.release()
+
+
+def test_an_interrupted_order_is_told(service: Service) -> None:
+    folder = StateFolder(str(service.root), "small")
+    folder.create()
+    path = folder.order_folder("20260101-1")
+    path.mkdir()
+    order = wire.Order("20260101-1", "relaunch", "small", str(service.root), service.port, wire.Policy(), "ada")
+    write_private(path / "order.json", json.dumps(wire.to_json(order)))
+    with Journal(path) as journal:
+        journal.state("STOPPING", "x")
+    assert outcome(check(service, service.launch()), "order") == "warn"
+    status = look(service).order
+    assert status is not None
+    assert (status.state, status.live) == ("INTERRUPTED(STOPPING)", False)
+
+
+def test_preflight_leaves_nothing_behind(service: Service) -> None:
+    check(service, service.launch())
+    look(service)
+    assert not service.root.exists()
+
+
+def test_survey_of_a_serving_server_and_of_another_one(service: Service) -> None:
+    other_port = free_port()
+    with service.serving() as pid, service.serving(port=other_port) as other:
+        report = look(service)
+    assert report.server is not None
+    assert (report.server.main.pid, report.server.listening, report.server.launch_id) == (pid, True, None)
+    assert report.health == "serving"
+    assert report.sglang_version == "0.5.6"
+    assert other in {item.main.pid for item in report.others}
+    assert pid not in {item.main.pid for item in report.others}
+    assert abs(report.server.started - Path("/proc/self").stat().st_mtime) < 3600
+    assert {"hostname", "kernel", "container", "systemd", "user", "python", "sglang"} <= {fact.name for fact in report.facts}
+
+
+def test_survey_of_nothing(service: Service) -> None:
+    report = look(service)
+    assert (report.server, report.health, report.order) == (None, "down", None)
+
+
+def test_survey_reads_the_launch_id_from_the_marker(service: Service) -> None:
+    folder = StateFolder(str(service.root), "small")
+    folder.create()
+    folder.write_launch(dataclasses.replace(service.launch(), launch_id="L1", backend="cutlass"))
+    with service.serving(environment={"ORCHESTRATOR_LAUNCH": "L1"}):
+        report = look(service)
+    assert report.server is not None
+    assert (report.server.launch_id, report.server.backend) == ("L1", "cutlass")
