@@ -1,0 +1,63 @@
+"""Each way in which there is no connection has its own words and next step, and only some are tried again."""
+
+from __future__ import annotations
+
+import socket
+
+import paramiko
+import pytest
+
+from orchestrator.errors import ConnectError
+from orchestrator.remote.connection import TransientConnectError, explain_handshake, explain_network, open_tcp
+from orchestrator.remote.endpoint import Deadlines, Endpoint
+
+ENDPOINT = Endpoint("gpu1", "gpu1.example", "root")
+DEADLINES = Deadlines()
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "next_step", "transient"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "can't be resolved: Name or", "getent hosts gpu1.example", False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), "can't be resolved: Temp", "getent hosts", True),
+        (TimeoutError("timed out"), "no answer from gpu1.example:22 within 10 s", "nc -vz gpu1.example 22", False),
+        (ConnectionRefusedError(111, "Connection refused"), "refuses connections", "systemctl status ssh", True),
+        (OSError(113, "No route to host"), "can't be reached: No route to host", "ip route get gpu1.example", True),
+    ],
+)
+def test_network(error: OSError, message: str, next_step: str, transient: bool) -> None:
+    explained = explain_network(ENDPOINT, error, DEADLINES)
+
+    assert explained.message.startswith("gpu1: ")
+    assert message in explained.message
+    assert next_step in (explained.next_step or "")
+    assert isinstance(explained, TransientConnectError) is transient
+
+
+@pytest.mark.parametrize(
+    ("error", "waited", "message", "transient"),
+    [
+        (paramiko.SSHException("Error reading SSH protocol banner"), 10.1, "showed no SSH banner within 10 s", False),
+        (paramiko.SSHException("Error reading SSH protocol banner"), 0.1, "ended the connection before login", True),
+        (paramiko.ssh_exception.IncompatiblePeer("Incompatible ssh peer (no acceptable kex algorithm)"), 0.1, "share no algorithm", False),
+        (paramiko.SSHException("No existing session"), 15.1, "did not finish the key exchange within 15 s", False),
+        (EOFError(), 0.1, "ended the connection before login: not an SSH server, or it turns us away (EOFError)", True),
+        (ConnectionResetError(104, "Connection reset by peer"), 0.1, "Connection reset by peer", True),
+    ],
+)
+def test_handshake(error: BaseException, waited: float, message: str, transient: bool) -> None:
+    explained = explain_handshake(ENDPOINT, error, DEADLINES, waited)
+
+    assert message in explained.message
+    assert explained.next_step
+    assert isinstance(explained, TransientConnectError) is transient
+
+
+def test_an_unresolvable_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*args: object, **options: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+    with pytest.raises(ConnectError, match=r"the name gpu1\.example can't be resolved"):
+        open_tcp(ENDPOINT, DEADLINES)
