@@ -90,12 +90,15 @@ def prepare(folder: StateFolder, launch: wire.Launch) -> LaunchFiles:
     account = find_account(launch.user)
     environment = server_environment(launch, account)
     refuse_uncarried(environment)
-    path = folder.write_launch(launch)
-    files = LaunchFiles(launch, path, [launch.python, *launch.entry, *launch.arguments], environment, account)
+    folder_path = folder.write_launch(launch)
+    files = LaunchFiles(launch, folder_path, [launch.python, *launch.entry, *launch.arguments], environment, account)
     if launch.secrets:
-        files = LaunchFiles(launch, path, [launch.python, *launch.entry, *_hide_secrets(files)], environment, account)
+        files = LaunchFiles(launch, folder_path, [launch.python, *launch.entry, *_hide_secrets(files)], environment, account)
     write_private(files.environment_file, environment_text(environment))
-    os.close(os.open(str(files.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+    for path in (files.log, files.exit):
+        os.close(os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+    if account.switch:
+        os.chown(files.exit, account.user_id, account.group_id)  # its unit records how it ended as this user
     return files
 
 

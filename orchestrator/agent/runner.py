@@ -76,7 +76,7 @@ class _Recorded:
 
     def exit_status(self, seconds: float = 0.0) -> Optional[ExitStatus]:
         path = self._folder / "exit"
-        wait_until(path.exists, Deadline(seconds), 0.02)
+        wait_until(lambda: read_exit_status(path) is not None, Deadline(seconds), 0.02)
         return read_exit_status(path)
 
     def _prepare(self) -> LaunchFiles:

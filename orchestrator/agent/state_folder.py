@@ -8,7 +8,10 @@
         environment   600             KEY=VALUE lines, systemd's EnvironmentFile format
         config.yaml   600, the service user's; only when there are secrets: JSON, which is YAML
         server.log    600             stdout and stderr; rotated to server.log.1
-        exit                          "RESULT CODE STATUS", written when the server has ended
+        exit                          "RESULT CODE STATUS" once the server has ended, empty before
+        record-exit                   the script by which systemd writes `exit`
+        session                       which session it is and on which boot, where systemd does not run it
+        waiter.py                     keeps the log within its limit; without systemd also waits for the server's end
         verified.json                 wire facts kept once the launch was proven ready
       orders/ORDER_ID/
         order.json    600             wire.Order

@@ -3,6 +3,7 @@
 Facts behind the settings were measured on systemd 252 in LXC; where an option is younger than v244 it is not used.
 """
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from orchestrator.agent.launch_files import LOG_LIMIT, LaunchFiles
 from orchestrator.agent.managers import UNIT_PREFIX
 from orchestrator.agent.procfs import Process, read_process
 from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.state_folder import write_private
 
 _RUNNING = Path("/run/systemd/system")
 """Exists where systemd is PID 1 (sd_booted(3)); also the folder of runtime units and drop-ins."""
@@ -33,7 +35,11 @@ RestartForceExitStatus=
 KillMode=mixed
 """
 
-_RECORD_EXIT = 'printf "%s %s %s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" >"$0.new" && mv "$0.new" "$0"'
+_RECORD_EXIT = """\
+#!/bin/sh
+# Run by systemd when the server has ended; keeps how, since a finished transient unit is forgotten.
+echo "$SERVICE_RESULT $EXIT_CODE $EXIT_STATUS" >"${0%/*}/exit"
+"""
 
 
 def is_available() -> bool:
@@ -65,8 +71,8 @@ def main_process(unit: str) -> Optional[Process]:
 
 
 def exec_word(text: str) -> str:
-    """One word of a command line in a unit's setting (systemd.service(5), "Command lines"), for ``:``-prefixed commands."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
+    """One word of a command line in a unit's setting (systemd.service(5), "Command lines")."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def run_arguments(name: str, argv: Sequence[str], properties: Sequence[str], description: str) -> List[str]:
@@ -98,14 +104,18 @@ def append_to(log: Path) -> List[str]:
 
 
 def launch_properties(files: LaunchFiles) -> List[str]:
-    """The settings of a launch's unit."""
-    record = " ".join(exec_word(word) for word in ("/bin/sh", "-c", _RECORD_EXIT, str(files.exit)))
+    """The settings of a launch's unit.
+
+    ExecStopPost= is a plain command, run as the service's user: systemd 252 keeps one with a prefix (``+``) or a ``$`` in a
+    transient unit's file in a form that its own daemon-reload rejects, and the exit status would be lost with it.
+    """
+    record = f"{exec_word('/bin/sh')} {exec_word(str(exit_recorder(files)))}"
     properties = [
         "KillMode=mixed",
         f"TimeoutStopSec={_STOP_SECONDS}",
         *append_to(files.log),
         f"EnvironmentFile={files.environment_file}",
-        f"ExecStopPost=+:{record}",
+        f"ExecStopPost={record}",
         "LimitNOFILE=1048576",
         "LimitMEMLOCK=infinity",
         "TasksMax=infinity",
@@ -117,6 +127,11 @@ def launch_properties(files: LaunchFiles) -> List[str]:
     return properties
 
 
+def exit_recorder(files: LaunchFiles) -> Path:
+    """The script that writes the launch's exit status."""
+    return files.folder / "record-exit"
+
+
 def start_launch(files: LaunchFiles, program: Sequence[str]) -> None:
     """Start a launch's unit, and beside it one that keeps its log within its limit and ends with it.
 
@@ -124,15 +139,14 @@ def start_launch(files: LaunchFiles, program: Sequence[str]) -> None:
     one of the server's processes, and a limit or a kill there would be shared.
     """
     launch = files.launch
+    write_private(exit_recorder(files), _RECORD_EXIT, 0o644)
     name = unit_name(launch.service, launch.launch_id)
     start_transient(name, files.argv, launch_properties(files), f"SGLang for {launch.service}, launch {launch.launch_id}")
     keeper = [*program, "rotate", str(files.log), str(LOG_LIMIT)]
-    start_transient(
-        name.replace(".service", "-log.service"),
-        keeper,
-        [f"BindsTo={name}", f"After={name}", "StandardOutput=null", "StandardError=null", "Restart=on-failure"],
-        f"keeps the log of {name} small",
-    )
+    bound = [f"BindsTo={name}", f"After={name}", "StandardOutput=null", "StandardError=null", "Restart=on-failure"]
+    # A server that has ended already leaves nothing to be bound to.
+    with contextlib.suppress(AgentRefusal):
+        start_transient(name.replace(".service", "-log.service"), keeper, bound, f"keeps the log of {name} small")
 
 
 def quiet_unit(unit: str) -> None:

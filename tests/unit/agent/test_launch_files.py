@@ -47,4 +47,4 @@ def test_dollars_are_doubled_for_systemd() -> None:
 
 
 def test_exec_word() -> None:
-    assert exec_word('a "b" \\ 5%') == '"a \\"b\\" \\\\ 5%%"'
+    assert exec_word('a "b" \\') == '"a \\"b\\" \\\\"'
