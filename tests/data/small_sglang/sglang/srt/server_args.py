@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-print("a line that an import prints to stdout")
+print("a line that an import prints to stdout", flush=True)
 
 if os.environ.get("SMALL_SGLANG_HANGS"):
     time.sleep(600)
