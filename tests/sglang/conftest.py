@@ -35,7 +35,7 @@ def operator(
     known_hosts = bare_host.ssh.known_hosts_line + container.ssh.known_hosts_line
     inventory = write_inventory(tmp_path_factory.mktemp("inventory"), rig_hosts(bare_host, container), known_hosts)
     write_tiny_service(inventory, describe_service(sglang_service, BY_SSH))
-    for policy in ("lpm", "lof", "fcfs"):
+    for policy in ("lpm", "lof", "fcfs", "dfs-weight"):
         write_backend(inventory, policy, {"--schedule-policy": policy})
     write_backend(inventory, "unknown_flag", {"--no-such-flag": "1"})
     return Operator(inventory, tmp_path_factory.mktemp("home"))
