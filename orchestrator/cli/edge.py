@@ -44,6 +44,7 @@ class Call:
         from orchestrator.cli.screen import open_screen
 
         self.verb = verb
+        self.as_json = as_json
         self.redactor = Redactor()
         self.screen: Screen = open_screen(self.redactor, as_json=as_json)
         self.run: RunFolder | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.blocks import Line
 from orchestrator.cli.common import TARGET_FLAGS, choose, count
 from orchestrator.cli.edge import Call, verb
+from orchestrator.errors import UsageError
 
 
 @verb(flags=TARGET_FLAGS)
@@ -46,11 +47,13 @@ def logs(
     """Show the server's log, secrets masked."""
     from orchestrator.flows.status import logs as read
 
+    if follow and call.as_json:
+        raise UsageError("--follow never ends, and a JSON document is written at the end", next_step="leave out one of the two")
     kept: list[str] = []
     number = count("lines", lines)
     target = choose(inventory, host, service)
     call.interrupted = ""
-    end = read(target, kept.append if json else call.screen.log, lines=number, follow=follow, launch_id=launch)
+    end = read(target, kept.append if call.as_json else call.screen.log, lines=number, follow=follow, launch_id=launch)
     call.document(launch_id=end.launch_id, path=end.path, lines=kept)
 
 

@@ -129,37 +129,30 @@ class TerminalScreen(Screen):
         self._error_console = errors or Console(stderr=True, highlight=False, soft_wrap=True)
         self._live: Live | None = None
 
-    def _show_block(self, block: Block) -> None:
-        from rich.text import Text
-
-        if isinstance(block, Table):
-            self._console.print(self._rich_table(block))
-        else:
-            self._console.print(Text(self.redactor.text(block.text), style=_STYLES[block.tone]))
-
-    def _rich_table(self, table: Table) -> Any:
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        rich_table = RichTable(box=None, pad_edge=True, header_style="bold", padding=(0, 1))
-        for column in table.columns:
-            rich_table.add_column(Text(column), justify="right" if column in table.right else "left", overflow="fold")
-        for index, row in enumerate(table.rows):
-            rich_table.add_row(*[Text(self.redactor.text(cell)) for cell in row], style=_STYLES[table.tone(index)])
-        return rich_table
-
     def _print(self, line: str) -> None:
-        self._console.print(self.redactor.text(line), markup=False)
+        self._write(self._console, line)
+
+    def _show_block(self, block: Block) -> None:
+        self._write_block(self._console, block)
 
     def error(self, blocks: Iterable[Block]) -> None:
-        from rich.text import Text
-
         self.close()
         for block in blocks:
-            if isinstance(block, Table):
-                self._error_console.print(self._rich_table(block))
-            else:
-                self._error_console.print(Text(self.redactor.text(block.text), style=_STYLES[block.tone]))
+            self._write_block(self._error_console, block)
+
+    def _write_block(self, console: Console, block: Block) -> None:
+        if isinstance(block, Line):
+            self._write(console, block.text, block.tone)
+            return
+        heading, *rows = table_lines(block)
+        self._write(console, heading, "strong")
+        for index, row in enumerate(rows):
+            self._write(console, row, block.tone(index))
+
+    def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "") -> None:
+        from rich.text import Text
+
+        console.print(Text(time_of_day, style="dim") + Text(self.redactor.text(line), style=_STYLES[tone]))
 
     @property
     def interactive(self) -> bool:
@@ -179,37 +172,23 @@ class TerminalScreen(Screen):
             self._live = None
 
     def event(self, line: str, tone: Tone = "") -> None:
-        from rich.text import Text
-
         self.close()
-        self._console.print(Text(time.strftime("%H:%M:%S  "), style="dim") + Text(self.redactor.text(line), style=_STYLES[tone]))
+        self._write(self._console, line, tone, time.strftime("%H:%M:%S  "))
 
     def progress(self, progress: wire.Progress) -> None:
         from rich.live import Live
+        from rich.spinner import Spinner
+        from rich.text import Text
 
         if self._live is None:
             self._live = Live(console=self._console, transient=True, refresh_per_second=8)
             self._live.start()
-        self._live.update(_Moving(self.redactor.text(text.progress_line(progress))))
-
-    def log(self, text: str) -> None:
-        self._print(text)
+        line = Text(self.redactor.text(text.progress_line(progress)), no_wrap=True, overflow="ellipsis")
+        self._live.update(Spinner("dots", line, style="cyan"))
 
     def result(self, result: wire.OrderResult) -> None:
         self.close()
         super().result(result)
-
-
-class _Moving:
-    """A spinner and a line, kept to one row whatever the terminal's width."""
-
-    def __init__(self, line: str) -> None:
-        from rich.spinner import Spinner
-
-        self._spinner = Spinner("dots", line, style="cyan")
-
-    def __rich__(self) -> Any:
-        return self._spinner
 
 
 class JsonScreen(Screen):

@@ -1,0 +1,286 @@
+"""Whole verbs over a scripted agent: what is printed, kept and returned, and that no secret gets out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import wire
+from orchestrator.cli import edge, program
+from orchestrator.errors import ConnectionLostError, LockedError
+from tests.unit.flows.fake_agent import FakeAgent, Step, answer, state
+from tests.unit.flows.samples import CANARY, DRIFT, OLD, done, healthy_agent, preflight, relaunch_script, survey, write_inventory
+
+RELAUNCH = ("relaunch", "--backend", "flashinfer_cutedsl", "--yes")
+FAILURE = wire.Failure("backend_unsupported", "this backend does not work here", ["OpError: sm_120a"], "choose another", "exited 1")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How one verb ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        document = json.loads(self.out)
+        assert isinstance(document, dict)
+        return document
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box with a scripted agent, an inventory of it, and the program."""
+
+    folder: Path
+    run: Callable[..., Done]
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted((self.folder / "runs").glob("*"))
+
+    def all_kept(self) -> str:
+        """Every file under the folder, except the inventory."""
+        files = (path for name in ("runs", "cache") for path in (self.folder / name).rglob("*") if path.is_file())
+        return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Box:
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    monkeypatch.setenv("ORCHESTRATOR_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("ORCHESTRATOR_INVENTORY", str(write_inventory(tmp_path / "inventory")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    @contextmanager
+    def open_place(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    def run(agent: FakeAgent, *words: str) -> Done:
+        monkeypatch.setattr("orchestrator.remote.place.open_place", open_place)
+        monkeypatch.setattr("orchestrator.remote.agent_client.AgentClient", lambda place: agent)
+        made = program.make_program()
+        monkeypatch.setattr(edge, "front_end", made)
+        capsys.readouterr()
+        try:
+            made.run(["orchestrator", *words])
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return Done(code, out, err)
+
+    return Box(tmp_path, run)
+
+
+def restored() -> wire.OrderResult:
+    return done(
+        state=wire.State.RESTORED,
+        exit_code=6,
+        summary="it failed",
+        service="the previous server serves again",
+        measured=None,
+        failure=FAILURE,
+    )
+
+
+def test_a_relaunch_shows_the_plan_the_states_and_both_timings_and_ends_with_the_run_folder(box: Box) -> None:
+    ended = box.run(healthy_agent(), *RELAUNCH)
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    for words in (
+        "--moe-runner-backend",
+        "kill -TERM 4242",
+        "CHECKED",
+        "weights",
+        "time per output token, ms",
+        "flashinfer_cutedsl serves",
+    ):
+        assert words in ended.out
+    row = next(line for line in lines if "tokens per second" in line)
+    assert row.split()[-1] == "1.25"
+    (folder,) = box.runs
+    assert lines[-1] == f"kept in {folder}"
+    kept = {"run.json", "plan.json", "events.jsonl", "result.json", "timings.json", "server.log", "journal.jsonl"}
+    assert {path.name for path in folder.iterdir()} == kept
+
+
+def test_as_json_there_is_one_document_and_progress_goes_to_standard_error(box: Box) -> None:
+    ended = box.run(healthy_agent(), *RELAUNCH, "--json")
+    document = ended.document
+    assert document["schema"] == "orchestrator.relaunch/1"
+    assert document["exit_code"] == 0
+    assert document["result"]["state"] == "DONE"
+    assert document["plan"]["server"]["main"]["pid"] == 4242
+    assert Path(document["run"]) == box.runs[0]
+    assert "CHECKED" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (done(), 0),
+        (restored(), 6),
+        (done(state=wire.State.DOWN, exit_code=7, service="down", measured=None, failure=FAILURE), 7),
+        (done(state=wire.State.REFUSED, exit_code=3, baseline=None, measured=None), 3),
+        (done(state=wire.State.REFUSED, exit_code=5, baseline=None, measured=None), 5),
+    ],
+)
+def test_the_exit_code_is_the_orders(box: Box, result: wire.OrderResult, code: int) -> None:
+    assert box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH).code == code
+    as_json = box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH, "--json")
+    assert as_json.code == as_json.document["exit_code"] == code
+
+
+def test_a_rollback_shows_why_with_the_lines_and_what_serves_now(box: Box) -> None:
+    out = box.run(healthy_agent(follow=[relaunch_script(restored())]), *RELAUNCH).out
+    for words in ("this backend does not work here", "OpError: sm_120a", "choose another", "the previous server serves again"):
+        assert words in out
+
+
+def test_a_skipped_timing_says_why(box: Box) -> None:
+    skipped = done(baseline=wire.DecodeTiming(skipped="2 others use it"))
+    assert "the old server was not timed: 2 others use it" in box.run(healthy_agent(follow=[relaunch_script(skipped)]), *RELAUNCH).out
+
+
+def test_drift_is_exit_3_and_the_document_still_holds_the_plan(box: Box) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(differences=[DRIFT]))])
+    ended = box.run(agent, *RELAUNCH, "--json")
+    assert ended.code == 3
+    assert ended.document["plan"]["differences"][0]["origin"] == "drift"
+    assert "--mem-fraction-static" in ended.document["error"]["evidence"][0]
+    assert agent.requests("submit") == []
+
+
+def test_plan_stops_there_and_keeps_no_run(box: Box) -> None:
+    agent = healthy_agent()
+    ended = box.run(agent, "relaunch", "--backend", "flashinfer_cutedsl", "--plan")
+    assert ended.code == 0
+    assert "kill -TERM 4242" in ended.out
+    assert agent.requests("submit") == []
+    assert box.runs == []
+
+
+def test_without_yes_and_without_a_terminal_it_is_wrong_usage(box: Box) -> None:
+    agent = healthy_agent()
+    ended = box.run(agent, "relaunch", "--backend", "auto")
+    assert ended.code == 2
+    assert "--yes" in ended.err
+    assert agent.requests("submit") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(LockedError("order X is at work", next_step="fab status"), 5), (ConnectionLostError("gone"), 4)]
+)
+def test_an_error_is_a_sentence_evidence_and_a_next_step(box: Box, error: BaseException, code: int) -> None:
+    ended = box.run(healthy_agent(submit=[[error]]), *RELAUNCH)
+    assert ended.code == code
+    assert "next: fab status" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_ctrl_c_says_what_goes_on_there(box: Box) -> None:
+    script: list[Step] = [state(1, "CHECKED"), KeyboardInterrupt()]
+    ended = box.run(healthy_agent(follow=[script]), *RELAUNCH)
+    assert ended.code == 130
+    assert "goes on in gpu1/101" in ended.err
+    ended = box.run(healthy_agent(survey=[[KeyboardInterrupt()]]), *RELAUNCH)
+    assert ended.code == 130
+    assert "nothing was touched" in ended.err
+
+
+@pytest.mark.parametrize(("words", "where"), [(RELAUNCH, "runs"), (("status",), "cache")])
+def test_what_was_not_foreseen_is_a_sentence_and_its_traceback_a_file(box: Box, words: tuple[str, ...], where: str) -> None:
+    ended = box.run(healthy_agent(survey=[[ZeroDivisionError("by nought")]]), *words)
+    assert ended.code == 1
+    assert "ZeroDivisionError: by nought" in ended.err
+    assert "Traceback" not in ended.err
+    (path,) = [Path(line.split("traceback: ")[1]) for line in ended.err.splitlines() if "traceback: " in line]
+    assert path.is_relative_to(box.folder / where)
+    assert "Traceback" in path.read_text(encoding="utf-8")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_no_secret_is_shown_or_kept_wherever_it_comes_up(box: Box) -> None:
+    leaky = done(summary=f"key {CANARY}", failure=wire.Failure("x", CANARY, [f"--api-key={CANARY}"], CANARY))
+    script: list[Step] = [state(1, "CHECKED", f"with {CANARY}"), wire.Event(wire.EventKind.LOG, {"text": CANARY}), *relaunch_script(leaky)]
+    leaks: list[dict[str, Any]] = [
+        {"follow": [script], "collect": [answer(wire.Collected({"server.log": f"key {CANARY}\n"}))]},
+        {"preflight": [answer(preflight(differences=[dataclasses.replace(DRIFT, old=CANARY)]))]},
+        {"preflight": [[ValueError(f"unexpected {CANARY}")]]},
+        {"submit": [[LockedError(CANARY, evidence=[CANARY], next_step=CANARY)]]},
+    ]
+    for scripts in leaks:
+        for form in ((), ("--json",)):
+            ended = box.run(healthy_agent(**scripts), *RELAUNCH, *form)
+            assert CANARY not in ended.out + ended.err
+    kept = box.all_kept()
+    assert "********" in kept
+    assert CANARY not in kept
+
+
+def test_status_is_one_screen(box: Box) -> None:
+    order = wire.OrderStatus("O1", "relaunch", "LOADING", True, 1764400000.0, "kim@laptop")
+    report = survey(order=order, others=[dataclasses.replace(OLD, port=31000)])
+    ended = box.run(healthy_agent(survey=[answer(report)]), "status")
+    assert ended.code == 0
+    for words in (
+        "glm5 in gpu1/101, SGLang 0.5.23",
+        "serving",
+        "process 4242 on port 30000",
+        "tmux",
+        "kim@laptop: LOADING, at work",
+        "87.9/95.6",
+        "31000",
+    ):
+        assert words in ended.out
+    assert len(ended.out.splitlines()) <= 24
+
+
+def test_status_as_json_is_the_survey(box: Box) -> None:
+    document = box.run(healthy_agent(), "status", "--json").document
+    assert document["report"]["health"] == "serving"
+    assert (document["host"], document["place"], document["service"]) == ("gpu1", "gpu1/101", "glm5")
+
+
+def test_logs_are_the_servers_lines_and_nothing_else(box: Box) -> None:
+    script = [wire.Event(wire.EventKind.LOG, {"text": f"line {n}"}) for n in (1, 2)]
+    agent = healthy_agent(logs=[[*script, *answer(wire.LogEnd("L1", "/var/lib/x"))]])
+    ended = box.run(agent, "logs", "--lines", "2")
+    assert ended.out == "line 1\nline 2\n"
+    assert agent.requests("logs")[0].lines == 2
+    assert box.run(agent, "logs", "--json").document["lines"] == ["line 1", "line 2"]
+
+
+def test_doctor_tells_whether_a_relaunch_would_be_refused(box: Box) -> None:
+    facts = wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc")
+    assert box.run(healthy_agent(ping=[answer(facts)]), "doctor").code == 0
+    verdict = wire.Verdict("gpu", wire.Outcome.REFUSE, "cuInit 999", ["nvidia-uvm is missing"])
+    ended = box.run(healthy_agent(ping=[answer(facts)], preflight=[answer(preflight(verdicts=[verdict]))]), "doctor")
+    assert ended.code == 3
+    assert "nvidia-uvm is missing" in ended.out
+
+
+def test_a_teardown_of_nothing_is_done_already(box: Box) -> None:
+    ended = box.run(healthy_agent(survey=[answer(survey(server=None))]), "teardown", "--yes")
+    assert ended.code == 0
+    assert "nothing to stop" in ended.out
+
+
+def test_a_run_that_can_not_be_kept_does_not_fail_the_relaunch(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_the_way = box.folder / "file"
+    in_the_way.write_text("", encoding="utf-8")
+    monkeypatch.setenv("ORCHESTRATOR_RUNS", str(in_the_way))
+    ended = box.run(healthy_agent(), *RELAUNCH)
+    assert ended.code == 0
+    assert "can't be kept" in ended.err
+    assert "kept in" not in ended.out.splitlines()[-1]
