@@ -1,0 +1,211 @@
+"""Watching a load: its log, its processes and its signs of life each tick, and everything that ends it early."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Protocol
+
+from orchestrator.agent import failures, wire
+from orchestrator.agent.activity import ActivityMeter, OomKills, read_stat
+from orchestrator.agent.failure_signatures import Category
+from orchestrator.agent.phases import LogFollower, LogLine, PhaseTracker
+from orchestrator.agent.procfs import Process
+from orchestrator.agent.relaunch import LaunchFailed
+
+_MEMBERS_EVERY = 0.5
+_DETAIL_EVERY = 0.2
+_TAIL_BYTES = 1 << 20
+
+_START_PATIENCE = 10.0
+"""For the first process to show up."""
+_EXIT_PATIENCE = 1.0
+"""For the exit status to be written once the main process has gone."""
+_SCHEDULER_PATIENCE = 2.0
+"""SGLang notices a dead scheduler after 1 s (and says why), and ends 5 s later; 0.5.9 never does."""
+_FATAL_PATIENCE = 1.5
+
+_FATAL_LINES = (
+    "error while attempting to bind on address",
+    "hit an exception: Traceback",
+    "Received sigquit from a child",
+    "warmup error:",
+)
+"""After these it never serves, but may live on: 150 s with a silent listener on its port, for ever in 0.5.9."""
+
+_SCHEDULER_TITLE = "sglang::scheduler"
+
+
+class ExitStatus(Protocol):
+    """How a main process ended, as its runner knows it (systemd's ``$EXIT_CODE`` and ``$EXIT_STATUS``)."""
+
+    @property
+    def code(self) -> Any: ...
+
+    @property
+    def status(self) -> Any: ...
+
+
+class LoadWatch:
+    """One load. :meth:`look` is called each tick and raises when the load has come to a bad end."""
+
+    def __init__(
+        self,
+        launch: wire.Launch,
+        members: Callable[[], List[Process]],
+        log: Optional[Path],
+        policy: wire.Policy,
+        report: Callable[[str, str], None],
+        exit_status: Callable[[], Optional[ExitStatus]],
+    ) -> None:
+        now = time.monotonic()
+        self.started = now
+        self.tracker = PhaseTracker(now)
+        self.members: List[Process] = []
+        self.schedulers: Dict[int, Process] = {}
+        """Every scheduler that was ever seen: none of them may go."""
+        self.version: Optional[str] = None
+        self.standing = ""
+        """How far the proof is, for the message when time runs out."""
+        self._launch = launch
+        self._read_members = members
+        self._log = log
+        self._policy = policy
+        self._report = report
+        self._exit_status = exit_status
+        self._follower = None if log is None else LogFollower(log)
+        self._output = 0
+        self._told = (self.tracker.phase, self.tracker.detail, now)
+        self._activity = ActivityMeter(now)
+        self._oom_kills: Optional[OomKills] = None
+        self._members_read = now - _MEMBERS_EVERY
+        self._main: Optional[Process] = None
+        self._wrong_since: Dict[str, float] = {}
+
+    def look(self, now: float) -> None:
+        """See what there is to see.
+
+        Raises:
+            LaunchFailed: a process has died, or a deadline has passed.
+        """
+        self._follow_log(now)
+        if now - self._members_read >= _MEMBERS_EVERY:
+            self.read_members(now)
+        self._check_alive(now)
+        self._check_deadlines(now)
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+
+    def read_members(self, now: float) -> None:
+        """Scan for processes of the launch."""
+        self._members_read = now
+        self.members = self._read_members()
+        for process in self.members:
+            if process.title.startswith(_SCHEDULER_TITLE):
+                self.schedulers.setdefault(process.pid, process)
+        if self._main is None:
+            self._main = _main_process(self.members, self._launch)
+        if self._main is not None and self._oom_kills is None:
+            self._oom_kills = OomKills(self._main.cgroup)
+        self._activity.sample([process.pid for process in self.members], now)
+
+    def schedulers_live(self) -> bool:
+        """Whether every scheduler that was ever seen is still there."""
+        return all(_lives(process) for process in self.schedulers.values())
+
+    def _follow_log(self, now: float) -> None:
+        if self._follower is None:
+            return
+        for line in self._follower.read():
+            self.tracker.feed(line, now)
+            self._note_line(line, now)
+        self.tracker.feed_partial(self._follower.partial)
+        self._activity.note_log(self._output + len(self._follower.partial), now)
+        self._tell(now)
+
+    def _note_line(self, line: LogLine, now: float) -> None:
+        if any(text in line.text for text in _FATAL_LINES):
+            self._wrong_since.setdefault("fatal line", now)
+        # Access lines are mostly our own polling: a server that hangs in its warm-up still writes them.
+        if not line.text.startswith("INFO: "):
+            self._output += len(line.text) + 1
+
+    def _tell(self, now: float) -> None:
+        phase, detail, moment = self._told
+        new = (self.tracker.phase, self.tracker.detail)
+        if new == (phase, detail) or (new[0] == phase and now - moment < _DETAIL_EVERY):
+            return
+        self._told = (*new, now)
+        self._report(*new)
+
+    def _check_alive(self, now: float) -> None:
+        status = self._exit_status()
+        if status is not None:
+            raise self._died(f"{status.code} {status.status}")
+        if self._main is None:
+            if now - self.started > _START_PATIENCE:
+                raise self._died(None)
+            return
+        checks = (
+            ("main", not _lives(self._main), _EXIT_PATIENCE),
+            ("scheduler", not self.schedulers_live(), _SCHEDULER_PATIENCE),
+            ("fatal line", "fatal line" in self._wrong_since, _FATAL_PATIENCE),
+        )
+        for name, wrong, patience in checks:
+            if wrong and now - self._wrong_since.setdefault(name, now) > patience:
+                raise self._died(None)
+
+    def _died(self, exit_status: Optional[str]) -> LaunchFailed:
+        self._follow_log(time.monotonic())
+        events = self._oom_kills.grown() if self._oom_kills is not None else {}
+        failure = failures.classify(self._tail(), exit_status, self.tracker.phase, events, self.version)
+        if failure.category != Category.UNKNOWN:
+            return LaunchFailed(failure)
+        if self._main is None:
+            return LaunchFailed(wire.Failure(Category.UNKNOWN, "no process of the launch was ever seen", failure.evidence, failure.advice))
+        if exit_status is None and "scheduler" in self._wrong_since:
+            summary = "a scheduler is gone, and the log does not say why"
+            return LaunchFailed(wire.Failure(Category.SCHEDULER_DIED, summary, failure.evidence, failure.advice))
+        return LaunchFailed(failure)
+
+    def _check_deadlines(self, now: float) -> None:
+        policy = self._policy
+        if self._activity.idle(now) > policy.load_stall:
+            raise self._out_of_time(Category.STALLED, "the no-progress limit", policy.load_stall, now)
+        if now - self.started > policy.load_total:
+            raise self._out_of_time(Category.TIMED_OUT, "the limit for the whole load", policy.load_total, now)
+
+    def _out_of_time(self, category: str, limit: str, seconds: float, now: float) -> LaunchFailed:
+        last = self._activity.last
+        sign = f"{last.what}, {now - last.moment:.0f} s ago"
+        where = ", ".join(text for text in (self.tracker.detail, self.standing) if text)
+        return LaunchFailed(failures.out_of_time(category, limit, seconds, self.tracker.phase, where, sign, self._tail()))
+
+    def _tail(self) -> List[str]:
+        return [] if self._log is None else read_tail(self._log, _TAIL_BYTES)
+
+
+def read_tail(path: Path, size: int) -> List[str]:
+    """The last lines of a log file, at most `size` bytes of it; empty where there is none."""
+    try:
+        with path.open("rb") as stream:
+            length = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, length - size))
+            return stream.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
+
+
+def _lives(process: Process) -> bool:
+    stat = read_stat(process.pid)
+    return stat is not None and stat.start_time == process.id.start_time and stat.state not in "ZX"
+
+
+def _main_process(members: List[Process], launch: wire.Launch) -> Optional[Process]:
+    """The member that was started as the launch says; its runner may have a parent in the same session."""
+    entry = tuple(launch.entry)
+    for process in members:
+        if entry and process.arguments[1 : 1 + len(entry)] == entry:
+            return process
+    return min(members, key=lambda process: process.id.start_time, default=None)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from orchestrator.agent.correctness import NotScoredError, Scores, compare_greedy, compare_likelihoods, decay, read_input_logprobs
+from orchestrator.agent.generation import BadGeneration, Generation, read_generation
+from orchestrator.agent.wire import Outcome
+
+TOKENS = {"prose": 60, "code": 50}
+
+
+def scores(prose: float = -2.0, code: float = -1.0, **more: object) -> Scores:
+    return Scores({"prose": prose, "code": code}, dict(TOKENS), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outcome"),
+    [
+        (scores(), scores(), Outcome.PASS),
+        (scores(), scores(prose=-2.04, code=-0.97), Outcome.PASS),
+        (scores(), scores(prose=-2.06), Outcome.REFUSE),
+        (scores(), scores(code=-0.5), Outcome.REFUSE),
+        (scores(), scores(prose=math.nan), Outcome.REFUSE),
+        (scores(prose=math.nan), scores(), Outcome.UNKNOWN),
+        (None, scores(), Outcome.UNKNOWN),
+        (None, scores(prose=-math.inf), Outcome.REFUSE),
+        (Scores(rejected="HTTP 400"), scores(), Outcome.UNKNOWN),
+        (scores(), Scores(rejected="HTTP 400"), Outcome.UNKNOWN),
+        (scores(), Scores({"prose": -2.0}, {"prose": 99}), Outcome.UNKNOWN),
+    ],
+)
+def test_likelihoods(old: Scores | None, new: Scores, outcome: str) -> None:
+    assert compare_likelihoods(old, new, 0.05).outcome == outcome
+
+
+def test_a_refusal_names_the_text_and_both_scores() -> None:
+    verdict = compare_likelihoods(scores(), scores(prose=-7.5), 0.05)
+
+    assert "-5.5000 nats (prose), tolerance 0.05" in verdict.detail
+    assert "prose: -2.0000 -> -7.5000" in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outcome"),
+    [
+        (["", "", ""], ["", "", ""], Outcome.PASS),
+        (["", "", ""], ["repeats", "", ""], Outcome.WARN),
+        (["", "", ""], ["repeats", "repeats", ""], Outcome.REFUSE),
+        (["repeats", "", ""], ["repeats", "", ""], Outcome.PASS),
+        (["repeats"] * 3, ["repeats"] * 3, Outcome.UNKNOWN),
+        ([], ["repeats"] * 3, Outcome.UNKNOWN),
+    ],
+)
+def test_greedy_output_is_held_against_the_old_servers(old: list[str], new: list[str], outcome: str) -> None:
+    assert compare_greedy(scores(decayed=old), scores(decayed=new)).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "wrong"),
+    [
+        ("The sky is blue because of scattering", list(range(64)), None),
+        ("a b a b", [1, 2] * 32, "repeats 2 tokens"),
+        ("fine then stuck", [*range(32), *[7] * 32], "repeats 1 tokens"),
+        ("\ufffd\ufffd\x00ok", list(range(64)), "unreadable"),
+        ("   ", list(range(64)), "empty"),
+        ("the the the the the the the the the the the the the the the the", [], "repeats 1 tokens"),
+    ],
+)
+def test_decay(text: str, ids: list[int], wrong: str | None) -> None:
+    found = decay(Generation(text, 5, 64, 0, ids))
+
+    assert (found is None) if wrong is None else (wrong in str(found))
+
+
+def test_the_first_token_has_no_logprob() -> None:
+    answer = {"meta_info": {"input_token_logprobs": [[None, 1, None], *[[-0.5, token, None] for token in range(10)]]}}
+
+    assert read_input_logprobs(answer) == [-0.5] * 10
+
+
+def test_a_logprob_that_is_null_later_is_no_number() -> None:
+    answer = {"meta_info": {"input_token_logprobs": [[None, 1, None], *[[None, token, None] for token in range(10)]]}}
+
+    assert all(math.isnan(value) for value in read_input_logprobs(answer))
+
+
+@pytest.mark.parametrize(
+    "answer", [None, {}, {"meta_info": {}}, {"meta_info": {"input_token_logprobs": [[None, 1, None], [-1.0, 2, None]]}}]
+)
+def test_answers_without_logprobs(answer: object) -> None:
+    with pytest.raises(NotScoredError):
+        read_input_logprobs(answer)
+
+
+def good_answer(**meta: object) -> dict[str, object]:
+    return {"text": "x", "output_ids": [1, 2, 3, 4], "meta_info": {"finish_reason": {"type": "length"}, "completion_tokens": 4, **meta}}
+
+
+def test_a_generation_is_read() -> None:
+    generation = read_generation(good_answer(prompt_tokens=7, cached_tokens=None), 4)
+
+    assert (generation.completion_tokens, generation.prompt_tokens, generation.cached_tokens) == (4, 7, 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[], {"text": "x"}, good_answer(completion_tokens=3), good_answer(finish_reason={"type": "abort"}), good_answer(finish_reason=None)],
+)
+def test_bad_generations(answer: object) -> None:
+    with pytest.raises(BadGeneration):
+        read_generation(answer, 4)
