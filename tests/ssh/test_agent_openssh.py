@@ -19,6 +19,7 @@ from orchestrator import errors
 from orchestrator.agent import archive, wire
 from orchestrator.remote import agent_client
 from orchestrator.remote.agent_client import AgentClient
+from orchestrator.remote.frames import FrameDecoder
 from orchestrator.remote.place import Place, PlaceDescription
 from tests.rig.commands import run_command, wait_for
 from tests.ssh.openssh import OpenSsh, Proxy
@@ -168,10 +169,21 @@ class TestStrayOutput:
 
         assert ping(open_client(server)).user_id == os.geteuid()
 
-    def test_prints_in_a_verb_are_no_events(self, server: OpenSsh, open_client: Callable[..., AgentClient], trial: None) -> None:
+    def test_prints_in_a_verb_stay_off_the_channel(
+        self, server: OpenSsh, open_client: Callable[..., AgentClient], trial: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        decoders: list[FrameDecoder] = []
+
+        def make(token: str) -> FrameDecoder:
+            decoders.append(FrameDecoder(token))
+            return decoders[-1]
+
+        monkeypatch.setattr(agent_client, "FrameDecoder", make)
+
         events = list(open_client(server).call("trial", asked("print"), timeout=30))
 
         assert [event.data for event in events] == [{"said": True}]
+        assert decoders[0].stray.lines() == []
 
 
 class TestFailures:
