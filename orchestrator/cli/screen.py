@@ -5,6 +5,7 @@ Each screen is an observer (orchestrator.flows.observer) and shows blocks. Whate
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _SAME_PHASE_SECONDS = 10.0
 """On a plain screen, a phase that only grows older is repeated no more often than this."""
+
+_SPINNER = "|/-\\"
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "bold red", "quiet": "dim", "strong": "bold"}
 
@@ -128,6 +131,7 @@ class TerminalScreen(Screen):
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._error_console = errors or Console(stderr=True, highlight=False, soft_wrap=True)
         self._live: Live | None = None
+        self._now: tuple[wire.Progress, float] | None = None
 
     def _print(self, line: str) -> None:
         self._write(self._console, line)
@@ -152,7 +156,7 @@ class TerminalScreen(Screen):
     def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "") -> None:
         from rich.text import Text
 
-        console.print(Text(time_of_day, style="dim") + Text(self.redactor.text(line), style=_STYLES[tone]))
+        console.print(Text.assemble((time_of_day, "dim"), (self.redactor.text(line), _STYLES[tone])))
 
     @property
     def interactive(self) -> bool:
@@ -177,14 +181,23 @@ class TerminalScreen(Screen):
 
     def progress(self, progress: wire.Progress) -> None:
         from rich.live import Live
-        from rich.spinner import Spinner
+
+        self._now = (progress, time.monotonic())
+        if self._live is None:
+            self._live = Live(console=self._console, transient=True, refresh_per_second=8, get_renderable=self._moving_line)
+            self._live.start()
+
+    def _moving_line(self) -> Any:
+        """What goes on, with the time since it was heard added: a phase that says nothing still grows older."""
         from rich.text import Text
 
-        if self._live is None:
-            self._live = Live(console=self._console, transient=True, refresh_per_second=8)
-            self._live.start()
-        line = Text(self.redactor.text(text.progress_line(progress)), no_wrap=True, overflow="ellipsis")
-        self._live.update(Spinner("dots", line, style="cyan"))
+        if self._now is None:
+            return Text()
+        progress, heard = self._now
+        line = text.progress_line(dataclasses.replace(progress, elapsed=progress.elapsed + time.monotonic() - heard))
+        return Text.assemble(
+            (_SPINNER[int(time.monotonic() * 8) % len(_SPINNER)], "cyan"), " ", self.redactor.text(line), no_wrap=True, overflow="ellipsis"
+        )
 
     def result(self, result: wire.OrderResult) -> None:
         self.close()

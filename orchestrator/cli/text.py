@@ -148,9 +148,23 @@ def timing_blocks(baseline: wire.DecodeTiming | None, measured: wire.DecodeTimin
         assert shown is not None
         heading = f"decode, batch 1, {shown.input_tokens} tokens in and {shown.output_tokens} out, {len(shown.samples)} repeats"
         blocks = [Line(), Line(heading, "strong"), _timing_table(old, new), *blocks]
+    if old and new:
+        blocks.append(Line(comparison(old, new), "strong"))
     for name, timing in (("old", old), ("new", new)):
         blocks += [Line(f"  {name}: {remark}", "quiet") for remark in (timing.remarks if timing else [])]
     return blocks
+
+
+def comparison(old: wire.DecodeTiming, new: wire.DecodeTiming) -> str:
+    """Whether decoding is faster, slower, or no difference is shown: the repeats of one must all lie beyond those of the other."""
+    before = [sample.time_per_output_token for sample in old.samples]
+    after = [sample.time_per_output_token for sample in new.samples]
+    ratio = f"{old.time_per_output_token / new.time_per_output_token:.2f} times the tokens per second" if new.time_per_output_token else ""
+    if before and after and max(after) < min(before):
+        return f"decode is faster: {ratio}"
+    if before and after and min(after) > max(before):
+        return f"decode is slower: {ratio}"
+    return "no difference in decode shown: the repeats overlap"
 
 
 def _timing_table(old: wire.DecodeTiming | None, new: wire.DecodeTiming | None) -> Table:

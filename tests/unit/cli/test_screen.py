@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -10,9 +11,9 @@ from rich.console import Console
 from orchestrator.agent import wire
 from orchestrator.cli.blocks import Line, Table, table_lines
 from orchestrator.cli.screen import Screen, TerminalScreen
-from orchestrator.cli.text import duration
+from orchestrator.cli.text import comparison, duration
 from orchestrator.results.redaction import Redactor
-from tests.unit.flows.samples import CANARY, done
+from tests.unit.flows.samples import CANARY, done, timing
 
 
 def terminal() -> tuple[TerminalScreen, io.StringIO]:
@@ -61,6 +62,23 @@ def test_a_plain_screen_does_not_repeat_a_phase_that_only_grows_older() -> None:
         screen.progress(wire.Progress("LOADING", "weights", float(seconds)))
     screen.progress(wire.Progress("LOADING", "graph_capture", 51.0))
     assert len(stream.getvalue().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [(25.0, 20.0, "faster: 1.25 times"), (20.0, 25.0, "slower: 0.80 times"), (25.0, 24.0, "no difference")],
+)
+def test_two_timings_differ_only_when_their_repeats_do_not_overlap(old: float, new: float, words: str) -> None:
+    assert words in comparison(timing(old), timing(new))
+
+
+def test_a_phase_that_says_nothing_grows_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, stream = terminal()
+    screen.progress(wire.Progress("LOADING", "weights", 2.0))
+    started = time.monotonic()
+    monkeypatch.setattr("orchestrator.cli.screen.time.monotonic", lambda: started + 60.0)
+    screen.close()
+    assert "weights (1 min 02 s)" in stream.getvalue()
 
 
 def test_a_table_is_aligned_and_never_cut() -> None:
