@@ -29,18 +29,40 @@ def follow(reference: wire.OrderReference, emit: Emit) -> wire.OrderResult:
     path = folder.order_folder(reference.order_id)
     if not (path / "order.json").exists():
         raise AgentRefusal("refused", f"there is no order {reference.order_id} of {reference.service} in {folder.orders}")
-    journal = Tail(path / JOURNAL)
-    progress = Tail(path / PROGRESS, from_end=reference.after > 0)
+    reader = _Reader(path, reference.after)
     while True:
         status = order_status(folder, reference.order_id)
-        for entry in journal.read():
-            if entry.get("sequence", 0) > reference.after:
-                emit(wire.EventKind.STATE, entry)
-        for item in progress.read():
-            emit(wire.EventKind.PROGRESS, item)
+        reader.read(emit)
         if status is not None and not status.live and status.state != "INTERRUPTED(SUBMITTED)":
             return _ended(path, status)
         time.sleep(_POLL)
+
+
+class _Reader:
+    """Merges the two files: what went on inside a state comes after that state and before the next."""
+
+    def __init__(self, path: Path, after: int) -> None:
+        self._after = after
+        self._journal = Tail(path / JOURNAL)
+        self._progress = Tail(path / PROGRESS, from_end=after > 0)
+        self._waiting: List[Any] = []
+
+    def read(self, emit: Emit) -> None:
+        entries = self._journal.read()
+        self._waiting += self._progress.read()
+        for entry in entries:
+            self._emit_progress_before(entry, emit)
+            if entry.get("sequence", 0) > self._after:
+                emit(wire.EventKind.STATE, entry)
+        for item in self._waiting:
+            emit(wire.EventKind.PROGRESS, item)
+        self._waiting = []
+
+    def _emit_progress_before(self, entry: Any, emit: Emit) -> None:
+        earlier = [item for item in self._waiting if item.get("sequence", 0) < entry.get("sequence", 0)]
+        self._waiting = self._waiting[len(earlier) :]
+        for item in earlier:
+            emit(wire.EventKind.PROGRESS, item)
 
 
 def _ended(path: Path, status: wire.OrderStatus) -> wire.OrderResult:

@@ -50,7 +50,8 @@ class Journal:
 
     def progress(self, phase: str, detail: str = "") -> None:
         """Append one line on what goes on inside the present state; losing it costs nothing, so errors are swallowed."""
-        entry = wire.Progress(self._state, phase, round(time.monotonic() - self._state_began, 3), self._scrub(detail))
+        elapsed = round(time.monotonic() - self._state_began, 3)
+        entry = wire.Progress(self._state, phase, elapsed, self._scrub(detail), self._sequence)
         try:
             self._progress.write(json.dumps(wire.to_json(entry)) + "\n")
             self._progress.flush()

@@ -51,9 +51,6 @@ class Observed:
 
     capacity: Optional[int] = None
     """max_total_num_tokens."""
-    scores: Dict[str, float] = field(default_factory=dict)
-    """Fixed text -> mean log-likelihood per token, nats."""
-    greedy: List[str] = field(default_factory=list)
     facts: List[wire.Fact] = field(default_factory=list)
     remark: Optional[str] = None
 
@@ -86,7 +83,7 @@ class Steps(Protocol):
         """How the server that was found is brought back; kept on the box before anything is touched."""
 
     def observe(self, previous: Previous) -> Observed:
-        """Capacity, scores and greedy text of the serving old server."""
+        """Look at the serving old server, for :meth:`verify`; never raises for what the server does."""
 
     def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
         """A bounded decode timing; never raises: a timing that can't be had is skipped with its reason."""
@@ -116,8 +113,8 @@ class Steps(Protocol):
             LaunchFailed: it died, hung, ran out of time, or another process holds its port.
         """
 
-    def verify(self, launch: wire.Launch, old: Observed, new: Observed) -> List[wire.Verdict]:
-        """Compare what the new server says with what the old one said."""
+    def verify(self, launch: wire.Launch, old: Observed, new: Observed, report: Report) -> List[wire.Verdict]:
+        """Compare what the new server says with what the old one said when it was observed."""
 
     def stop_launch(self, launch: wire.Launch, report: Report) -> List[wire.Verdict]:
         """End whatever is left of a failed launch, at once, and check that nothing is left."""
@@ -225,7 +222,7 @@ class Relaunch:
 
     def _bring_up(self, launch: wire.Launch) -> wire.OrderResult:
         ready = self._start(Previous(launch))
-        verdicts = self._steps.verify(launch, self._observed, ready.observed)
+        verdicts = self._steps.verify(launch, self._observed, ready.observed, self._journal.progress)
         self._verdicts += verdicts
         wrong = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
         if wrong:

@@ -31,7 +31,7 @@ class BoxSteps:
         self._server: Optional[Server] = None
         self._previous: Optional[Previous] = None
         self._claims = clean.Claims(order.port)
-        self._scores: Dict[str, correctness.Scores] = {}
+        self._old_scores: Optional[correctness.Scores] = None
 
     def find(self) -> Optional[wire.ServerInfo]:
         self._server = find_server(self._order.port)
@@ -47,17 +47,12 @@ class BoxSteps:
     def observe(self, previous: Previous) -> Observed:
         if survey.health_of(self._found(), self._folder) != sglang.Health.SERVING:
             return Observed(remark="the old server does not serve, so there is nothing to compare with")
-        return self._observe("old", previous.launch)
-
-    def _observe(self, who: str, launch: wire.Launch, facts: Optional[List[wire.Fact]] = None) -> Observed:
-        client = _client(launch)
+        client = _client(previous.launch)
+        self._old_scores = correctness.score_texts(client, _SCORE_SECONDS)
         try:
-            capacity = sglang.server_facts(client).max_total_num_tokens
-        except http.HttpError:
-            capacity = None
-        scores = correctness.score_texts(client, _SCORE_SECONDS)
-        self._scores[who] = scores
-        return Observed(capacity, scores.likelihoods, scores.greedy, facts or [])
+            return Observed(sglang.server_facts(client).max_total_num_tokens)
+        except http.HttpError as error:
+            return Observed(remark=f"/server_info of the old server: {error}")
 
     def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
         log = self._log(launch)
@@ -123,14 +118,15 @@ class BoxSteps:
             (lambda: None) if runner is None else runner.exit_status,
             on_first_answer=lambda: enter(State.ANSWERING, "first good generation"),
         )
-        report("scoring", "the fixed texts are scored")
         facts = [wire.Fact(f"{name} (requested)", value, "arguments") for name, value in proven.requested.items()]
         facts += [wire.Fact(f"{name} (resolved)", value, "server log") for name, value in proven.resolved.items()]
         facts += [wire.Fact(f"phase.{name}", round(seconds, 2), "server log") for name, seconds in proven.phases.items()]
-        return Ready(proven.first_answer, self._observe(launch.launch_id, launch, facts))
+        return Ready(proven.first_answer, Observed(proven.max_total_num_tokens, facts))
 
-    def verify(self, launch: wire.Launch, old: Observed, new: Observed) -> List[Verdict]:
-        verdicts = correctness.compare(self._scores.get("old"), self._scores[launch.launch_id], self._order.policy.likelihood_tolerance)
+    def verify(self, launch: wire.Launch, old: Observed, new: Observed, report: Report) -> List[Verdict]:
+        report("scoring", "the fixed texts are scored")
+        scores = correctness.score_texts(_client(launch), _SCORE_SECONDS)
+        verdicts = correctness.compare(self._old_scores, scores, self._order.policy.likelihood_tolerance)
         return [*verdicts, capacity_verdict(self._known_capacity(old), new.capacity, self._order.policy)]
 
     def _known_capacity(self, old: Observed) -> Optional[int]:

@@ -466,12 +466,16 @@ class StateEntry:
 
 @dataclass(frozen=True)
 class Progress:
-    """What goes on inside a state: for the screen, kept without fsync. `elapsed` counts from the state's start."""
+    """What goes on inside a state: for the screen, kept without fsync.
+
+    `elapsed` counts from the state's start, `sequence` is that of the state's journal line.
+    """
 
     state: str
     phase: str
     elapsed: float
     detail: str = ""
+    sequence: int = 0
 
 
 @dataclass(frozen=True)

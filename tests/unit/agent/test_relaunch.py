@@ -87,7 +87,7 @@ class RememberingSteps:
         enter(State.ANSWERING, "first good generation")
         return Ready(12.5, Observed(capacity=1000))
 
-    def verify(self, launch: wire.Launch, old: Observed, new: Observed) -> list[wire.Verdict]:
+    def verify(self, launch: wire.Launch, old: Observed, new: Observed, report: Report) -> list[wire.Verdict]:
         return [self.verdict]
 
     def stop_launch(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:

@@ -1,0 +1,115 @@
+"""Following an order: every state once, progress in its place, and an end when nobody holds the order any more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import wire
+from orchestrator.agent.follow import collect, follow, logs
+from orchestrator.agent.journal import Journal
+from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.state_folder import StateFolder, write_private
+
+LAUNCH = wire.Launch("l1", "svc", "auto", "/py", [], "127.0.0.1", 1, secrets={"api-key": "hunter2222"})
+
+
+def open_order(tmp_path: Path) -> tuple[StateFolder, Path]:
+    folder = StateFolder(str(tmp_path), "svc")
+    folder.create()
+    path = folder.order_folder("o1")
+    path.mkdir()
+    order = wire.Order("o1", wire.OrderKind.LAUNCH, "svc", str(tmp_path), 1, wire.Policy(), "ann@laptop", new=LAUNCH)
+    write_private(path / "order.json", json.dumps(wire.to_json(order)))
+    return folder, path
+
+
+def reference(tmp_path: Path, after: int = 0) -> wire.OrderReference:
+    return wire.OrderReference("svc", str(tmp_path), "o1", after)
+
+
+def followed(tmp_path: Path, after: int = 0) -> tuple[wire.OrderResult, list[str]]:
+    seen: list[str] = []
+
+    def emit(kind: str, data: Any) -> None:
+        seen.append(data["state"] if kind == wire.EventKind.STATE else data["phase"])
+
+    return follow(reference(tmp_path, after), emit), seen
+
+
+def write_story(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.state(wire.State.STOPPING, "")
+        journal.progress("grace")
+        journal.progress("killing")
+        journal.state(wire.State.LOADING, "")
+        journal.progress("imports")
+        journal.state(wire.State.DONE, "")
+
+
+def test_progress_stands_between_its_state_and_the_next(tmp_path: Path) -> None:
+    _, path = open_order(tmp_path)
+    write_story(path)
+    _, seen = followed(tmp_path)
+    assert seen == ["STOPPING", "grace", "killing", "LOADING", "imports", "DONE"]
+
+
+def test_who_comes_back_is_told_only_what_is_new(tmp_path: Path) -> None:
+    _, path = open_order(tmp_path)
+    write_story(path)
+    _, seen = followed(tmp_path, after=2)
+    assert seen == ["DONE"]
+
+
+def test_the_result_on_the_box_is_the_answer(tmp_path: Path) -> None:
+    _, path = open_order(tmp_path)
+    write_story(path)
+    result = wire.OrderResult("o1", wire.State.DONE, 0, "auto serves", "serving")
+    write_private(path / "result.json", json.dumps(wire.to_json(result)))
+    assert followed(tmp_path)[0] == result
+
+
+def test_an_order_that_nobody_holds_and_that_has_no_result_is_told_as_interrupted(tmp_path: Path) -> None:
+    _, path = open_order(tmp_path)
+    with Journal(path) as journal:
+        journal.state(wire.State.STOPPING, "")
+    result, _ = followed(tmp_path)
+    assert (result.state, result.exit_code) == ("INTERRUPTED(STOPPING)", 7)
+
+
+def test_an_unknown_order_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AgentRefusal):
+        followed(tmp_path)
+
+
+def test_the_last_lines_of_a_log_come_without_secrets(tmp_path: Path) -> None:
+    folder, _ = open_order(tmp_path)
+    launch_folder = folder.write_launch(LAUNCH)
+    (launch_folder / "server.log").write_text("one\ntwo\nkey is hunter2222\n")
+    seen: list[str] = []
+    end = logs(wire.LogRequest("svc", str(tmp_path), lines=2), lambda _, data: seen.append(data["text"]))
+    assert seen == ["two", "key is ***"]
+    assert end.launch_id == "l1"
+
+
+def test_logs_of_nothing_are_refused(tmp_path: Path) -> None:
+    open_order(tmp_path)
+    with pytest.raises(AgentRefusal, match="nothing was launched"):
+        logs(wire.LogRequest("svc", str(tmp_path)), lambda *_: None)
+
+
+def test_what_is_collected_holds_no_secret_and_says_what_was_cut(tmp_path: Path) -> None:
+    folder, path = open_order(tmp_path)
+    write_story(path)
+    log = folder.write_launch(LAUNCH) / "server.log"
+    log.write_text("first hunter2222\n" + "x" * 2_000_000 + "\nlast\n")
+    collected = collect(reference(tmp_path), lambda *_: None)
+    assert set(collected.files) == {"journal.jsonl", "progress.jsonl", "server.log"}
+    assert collected.truncated == ["server.log"]
+    text = collected.files["server.log"]
+    assert text.startswith("first ***\n")
+    assert text.endswith("\nlast\n")
+    assert "bytes left out" in text
