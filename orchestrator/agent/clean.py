@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from orchestrator.agent import gpu, procfs, wire
+from orchestrator.agent import gpu, procfs, systemd, wire
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.processes import Server, Ties, remaining_members
-from orchestrator.agent.wire import Outcome, Verdict
+from orchestrator.agent.wire import ManagerKind, Outcome, Verdict
 
 Report = Callable[[str, str], None]
 FileId = Tuple[int, int]
@@ -44,6 +44,8 @@ class Claims:
     ties: Optional[Ties] = None
     shared_memory: Dict[str, FileId] = field(default_factory=dict)
     gpus: Dict[str, GpuClaim] = field(default_factory=dict)
+    unit: Optional[str] = None
+    """Somebody's systemd unit, which the stop has kept from restarting."""
 
 
 def take_stock(server: Server) -> Claims:
@@ -52,16 +54,20 @@ def take_stock(server: Server) -> Claims:
     shared: Dict[str, FileId] = {}
     for pid in pids:
         shared.update(_shared_memory_of(pid))
-    return Claims(server.port, server.ties, shared, _gpu_claims(set(pids)))
+    unit = server.manager.name if server.manager.kind == ManagerKind.SYSTEMD_UNIT else None
+    return Claims(server.port, server.ties, shared, _gpu_claims(set(pids)), unit)
 
 
 def check_clean(claims: Claims, policy: wire.Policy, report: Report) -> List[Verdict]:
     """Wait, up to `policy.clean` in all, until nothing of the server is left; a ``refuse`` verdict means something is.
 
-    Of /dev/shm only files are removed that the server had open or mapped and that no living process has now.
+    Of /dev/shm only files are removed that the server had open or mapped and that no living process has now. Somebody's unit
+    gets its own settings back.
     """
     deadline = Deadline(policy.clean)
     verdicts = []
+    if claims.unit is not None:
+        systemd.unquiet_unit(claims.unit)
     if claims.ties is not None:
         report("processes", "waiting until no process of it is left")
         verdicts.append(_check_processes(claims.ties, deadline))

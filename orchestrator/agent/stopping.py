@@ -128,14 +128,19 @@ def stop_members(find: Callable[[], List[Process]], policy: wire.Policy, report:
 
 
 def _stop_in_unit(stop: "_Stop", server: Server, load: Load, abort: Optional[Callable[[], None]]) -> StopReport:
-    """Somebody's unit: kept from restarting meanwhile, and stopped as a whole when a wrapper still runs after its server."""
+    """Somebody's unit: kept from restarting meanwhile, and stopped as a whole when a wrapper still runs after its server.
+
+    After a stop that went well it stays quiet until the clean gate: waking it takes a daemon-reload, and whoever waits for the stop
+    should not wait for that.
+    """
     unit = server.manager.name
     wrapped = systemd.show(unit, "MainPID").get("MainPID") != str(server.main.pid)
     systemd.quiet_unit(unit)
     try:
         return stop.run(server.main, load, abort, None, (lambda: systemd.stop_unit(unit)) if wrapped else None)
-    finally:
+    except BaseException:
         systemd.unquiet_unit(unit)
+        raise
 
 
 class _Stop:
@@ -258,7 +263,7 @@ class _Stop:
             self._kill_only(rest, deadline)
             # It ends by itself when the last holder of its pipe has gone, and cleans up after a killed server.
             if not self._held.wait(deadline.earlier(_TRACKER_SECONDS), trackers):
-                self._kill_only(trackers, deadline)
+                self._kill_only(trackers, Deadline(max(_TRACKER_SECONDS, deadline.left())))
             if deadline.passed or not self.hold():
                 return
 

@@ -188,8 +188,7 @@ def unquiet_unit(unit: str) -> None:
 
 def stop_unit(unit: str) -> None:
     """Ask systemd to stop what is left of a unit (a wrapper around the server); does not wait."""
-    if show(unit, "ActiveState").get("ActiveState") in ("active", "activating", "reloading"):
-        systemctl("stop", "--no-block", "--", unit)
+    systemctl("stop", "--no-block", "--", unit)
 
 
 def start_unit(unit: str) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,20 +52,33 @@ class Box:
         self._children.append(child)
         return child.pid
 
-    def serve(self, port: int, *, log: str | None = None, session: bool = True, marker: str | None = None, **settings: object) -> Server:
-        """Start a stand-in server; returns when it listens or, with `loading`, when its children are there."""
+    def serve(
+        self,
+        port: int,
+        *,
+        log: str | None = None,
+        session: bool = True,
+        marker: str | None = None,
+        wrapper: Sequence[str] = (),
+        extra: Sequence[str] = (),
+        **settings: object,
+    ) -> Server:
+        """Start a stand-in server; returns when it listens or, with `loading`, when its children are there.
+
+        `wrapper` is the command that starts it, `extra` further arguments of its own.
+        """
         log = log or f"server-{port}.log"
         environment = {"STANDIN": json.dumps(settings), **({"ORCHESTRATOR_LAUNCH": marker} if marker else {})}
-        pid = self.start(
-            sys.executable, "-m", "sglang.launch_server", "--port", str(port), log=log, environment=environment, session=session
-        )
-        words = ("ready", "loading")
-        wait_for(f"server on {port}", lambda: any(word in (self.folder / log).read_text() for word in words))
-        return self.watch(pid)
+        command = [*wrapper, sys.executable, "-m", "sglang.launch_server", "--port", str(port), *extra]
+        path = self.folder / log
+        before = path.stat().st_size if path.exists() else 0
+        self.start(*command, log=log, environment=environment, session=session)
+        wait_for(f"server on {port}", lambda: any(word in path.read_text()[before:] for word in ("ready", "loading")))
+        return self._watch(port)
 
-    def watch(self, pid: int) -> Server:
-        """The server with this main process, as the agent finds it; its members are ended with this box."""
-        server = next(server for server in find_servers() if server.main.pid == pid)
+    def _watch(self, port: int) -> Server:
+        """The newest server for this port, as the agent finds it; its members are ended with this box."""
+        server = max((found for found in find_servers() if found.port == port), key=lambda found: found.main.id.start_time)
         self._seen.update({member.pid: member.id.start_time for member in server.members})
         return server
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +111,29 @@ def test_leftovers_of_a_launch_are_ended_without_their_main_process(box: Box) ->
     report = stop_members(lambda: launch_members("20260101T000000-stop"), POLICY, ignore)
     assert not any(is_running(member.pid) for member in server.members)
     assert report.abandoned == []
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs root and the v1 freezer, which makes a process that SIGKILL can't end")
+def test_process_that_cannot_be_killed_is_abandoned_and_named(box: Box) -> None:
+    server = box.serve(free_port())
+    child = next(member for member in server.members if "spawn_main" in member.title)
+    group = FREEZER / f"orchestrator-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "cgroup.procs").write_text(str(child.pid))
+        (group / "freezer.state").write_text("FROZEN")
+        began = time.monotonic()
+        report = stop_server(server, dataclasses.replace(POLICY, grace=0.5, clean=1.0), ignore)
+        assert time.monotonic() - began < 5
+        assert len(report.abandoned) == 1
+        assert report.abandoned[0].startswith(f"{child.pid} ")
+        assert "(state D)" in report.abandoned[0]
+        assert "can't be ended" in report.summary
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        wait_for("its end", lambda: not is_running(child.pid))
+        wait_for("an empty group", lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()

@@ -209,6 +209,7 @@ def test_somebodys_unit_is_stopped_without_a_respawn_and_started_again(agent: Ag
     assert found["manager"] == {"kind": "systemd_unit", "name": "standin.service", "detail": ""}
     stopped = agent.python(STOP, launch=launch)
     assert stopped["report"]["abandoned"] == []
+    assert stopped["late"] <= 0.4
     assert {verdict["outcome"] for verdict in stopped["verdicts"]} == {"pass"}
     time.sleep(1.5)  # a respawn would come within RestartSec
     assert agent.python(LOOK, launch=launch)["server"] == []
@@ -255,3 +256,24 @@ def test_server_started_by_hand_over_lxc_attach_is_a_session(agent: AgentInConta
     assert (seen["manager"]["kind"], seen["manager"]["name"]) == ("session", "nohup")
     stopped = agent.python(STOP, launch=launch)
     assert {verdict["outcome"] for verdict in stopped["verdicts"]} == {"pass"}
+
+
+def test_another_users_server_is_refused_for_want_of_rights(agent: AgentInContainer) -> None:
+    launch = standin(31107)
+    agent.python(START, launch=launch)
+    wait_says(agent, launch, "ready")
+    script = """
+import os
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+from orchestrator.agent.processes import find_server
+from orchestrator.agent.refusal import AgentRefusal
+try:
+    out({"found": str(find_server(31107))})
+except AgentRefusal as refusal:
+    out(refusal.failure)
+"""
+    failure = agent.python(script, launch=launch)
+    assert failure["category"] == "rights"
+    assert "user root" in failure["message"]
+    assert "user nobody" in failure["message"]
+    assert agent.python(LOOK, launch=launch)["listening"], "nothing was touched"
