@@ -190,7 +190,7 @@ def read_sample(events: List[StreamEvent], tokens: int) -> wire.DecodeSample:
         (last_count != tokens, f"{last_count} tokens came, {tokens} were asked for"),
         (cached > MOST_CACHED_TOKENS, f"{cached} tokens of its prompt were cached"),
         (bool(last.get("num_retractions") or last.get("total_retractions")), "it was retracted"),
-        (last_count <= first_count, "all tokens came at once"),
+        (last_count <= first_count or last_moment <= first_moment, "all tokens came at once"),
     )
     for wrong, reason in problems:
         if wrong:

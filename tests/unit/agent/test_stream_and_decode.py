@@ -125,6 +125,7 @@ def test_the_last_token_came_with_the_first_event_that_counts_it() -> None:
         (stream(1, 4, 8, num_retractions=1), "retracted"),
         (stream(1, 4, 8, total_retractions=1), "retracted"),
         (stream(8), "at once"),
+        ([StreamEvent(1.0, event.data) for event in stream(1, 4, 8)], "at once"),
         (stream(0), "no tokens"),
     ],
 )
