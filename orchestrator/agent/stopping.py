@@ -7,7 +7,7 @@ imports, the main process has none either: it dies at once and leaves children t
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import Callable, List, Optional, Sequence, Set
+from typing import Callable, List, Optional, Sequence, Set, TypeVar
 
 from orchestrator.agent import procfs, systemd, wire
 from orchestrator.agent.clock import Deadline
@@ -18,6 +18,7 @@ from orchestrator.agent.processes import Process, Server, remaining_members
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.wire import ManagerKind
 
+Answer = TypeVar("Answer")
 Report = Callable[[str, str], None]
 """Takes a phase (one of :class:`Phase`) and a detail, for the screen."""
 Load = Callable[[], Optional[int]]
@@ -88,7 +89,7 @@ def stop_server(
     policy: wire.Policy,
     report: Report,
     load: Load = lambda: None,
-    abort: Optional[Callable[[], None]] = None,
+    abort: Optional[Callable[[], object]] = None,
     exit_status: Optional[Callable[[], Optional[ExitStatus]]] = None,
 ) -> StopReport:
     """Stop a server, whoever started it, and return as soon as the last of its processes has ended.
@@ -127,7 +128,7 @@ def stop_members(find: Callable[[], List[Process]], policy: wire.Policy, report:
         return stop.finish()
 
 
-def _stop_in_unit(stop: "_Stop", server: Server, load: Load, abort: Optional[Callable[[], None]]) -> StopReport:
+def _stop_in_unit(stop: "_Stop", server: Server, load: Load, abort: Optional[Callable[[], object]]) -> StopReport:
     """Somebody's unit: kept from restarting meanwhile, and stopped as a whole when a wrapper still runs after its server.
 
     After a stop that went well it stays quiet until the clean gate: waking it takes a daemon-reload, and whoever waits for the stop
@@ -173,7 +174,7 @@ class _Stop:
         self,
         main: Process,
         load: Load,
-        abort: Optional[Callable[[], None]],
+        abort: Optional[Callable[[], object]],
         exit_status: Optional[Callable[[], Optional[ExitStatus]]],
         after_main: Optional[Callable[[], None]] = None,
     ) -> StopReport:
@@ -225,23 +226,23 @@ class _Stop:
         self._report(Phase.ENDED, report.summary)
         return report
 
-    def _drain(self, main: Set[int], load: Load, abort: Optional[Callable[[], None]]) -> None:
+    def _drain(self, main: Set[int], load: Load, abort: Optional[Callable[[], object]]) -> None:
         """Let running requests finish, for a time; a server that does not say what it has is not waited for here."""
         self._enter(Phase.DRAINING, "")
         deadline = Deadline(self._policy.drain)
-        requests = load()
+        requests = _quietly(load)
         while requests and not deadline.passed:
             self._report(Phase.DRAINING, f"{requests} requests running or queued, {deadline.left():.0f} s left for them")
             if self._held.wait(deadline.earlier(_LOAD_SECONDS), main):
                 return
-            answer = load()
+            answer = _quietly(load)
             requests = requests if answer is None else answer
         self._requests_left = requests
         if requests and abort is not None:
             self._enter(Phase.ABORTING, f"{requests} requests did not finish in {self._policy.drain:g} s")
-            abort()
+            _quietly(abort)
 
-    def _wait_grace(self, main: Set[int], abort: Optional[Callable[[], None]]) -> bool:
+    def _wait_grace(self, main: Set[int], abort: Optional[Callable[[], object]]) -> bool:
         """Wait for the main process to go by itself; False when the grace has passed."""
         self._enter(Phase.GRACE, f"up to {self._policy.grace:g} s for the server to go by itself")
         deadline = Deadline(self._policy.grace)
@@ -249,7 +250,7 @@ class _Stop:
             if deadline.passed:
                 return False
             if self._requests_left and abort is not None:
-                abort()
+                _quietly(abort)
         return True
 
     def _kill(self) -> None:
@@ -288,6 +289,14 @@ class _Stop:
         self._began = now
         if phase != Phase.ENDED:
             self._stages.append(Stage(phase, 0.0))
+
+
+def _quietly(ask: Callable[[], Answer]) -> Optional[Answer]:
+    """Ask a server that is going down; whatever comes of it, a stop that has begun is carried to its end."""
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 - see above
+        return None
 
 
 def _state(process: Process) -> str:

@@ -96,6 +96,15 @@ def test_drain_ends_when_the_requests_have(box: Box) -> None:
     assert next(answers, "asked to the end") == "asked to the end"
 
 
+def test_stop_is_carried_to_its_end_though_the_server_answers_nonsense(box: Box) -> None:
+    def broken() -> int:
+        raise ConnectionResetError
+
+    server = box.serve(free_port())
+    stop_server(server, POLICY, ignore, load=broken, abort=broken)
+    assert not any(is_running(member.pid) for member in server.members)
+
+
 def test_unsupported_manager_is_refused_before_anything_is_touched(box: Box) -> None:
     server = box.serve(free_port())
     managed = dataclasses.replace(server, manager=wire.Manager(ManagerKind.UNSUPPORTED, "docker"))
