@@ -28,7 +28,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class LabHostInfo:
-    """One lab host. `sglang_pid` is the main process of the server on its port, None when none listens there yet."""
+    """One lab host. `sglang_pid` is the main process of its server, ready or not, None when there is none."""
 
     name: str
     about: str

@@ -74,11 +74,11 @@ def demonstrate(folder: Path) -> bool:
     say(_INTRODUCTION.format(directory=lab))
     try:
         info = control.up(lab, start_servers=True)
-        succeeded = all([run_step(step, folder, info.inventory) for step in STEPS])
+        outcomes = [run_step(step, folder, info.inventory) for step in STEPS]
     finally:
         control.down(lab)
     say("\n" + _CONCLUSION.format(seconds=time.monotonic() - began))
-    return succeeded
+    return all(outcomes)
 
 
 def say(text: str) -> None:

@@ -237,17 +237,16 @@ class HostServer(asyncssh.SSHServer):
         self._reaper = reaper
         self._layout = layout
         self._host = host
-        self._is_known = False
+        self._key = asyncssh.read_public_key(f"{layout.client_key}.pub")
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._peer = conn.get_extra_info("peername")
 
-    def begin_auth(self, username: str) -> bool:
-        self._is_known = username == getpass.getuser()
+    def public_key_auth_supported(self) -> bool:
         return True
 
-    def public_key_auth_supported(self) -> bool:
-        return self._is_known
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        return username == getpass.getuser() and key.public_data == self._key.public_data
 
     def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
         return Session(self._reaper, environment_of(self._layout, self._host, self._peer[1]))
@@ -283,7 +282,6 @@ async def serve(layout: Layout, sockets: dict[str, socket.socket], ready: Callab
 
         options: dict[str, Any] = {
             "server_host_keys": [str(layout.keys / host)],
-            "authorized_client_keys": f"{layout.client_key}.pub",
             "password_auth": False,
             "kbdint_auth": False,
             "host_based_auth": False,
