@@ -49,7 +49,7 @@ class Call:
         self.screen: Screen = open_screen(self.redactor, as_json=as_json)
         self.run: RunFolder | None = None
         self.interrupted = "interrupted"
-        """What Ctrl-C means now, where nothing that knows better catches it."""
+        """What Ctrl-C means now, where nothing that knows better catches it; empty where it is the usual end."""
 
     def keep_run(self, *names: str) -> RunFolder:
         """Start the run folder of this call."""
@@ -167,7 +167,9 @@ def guarded(call: Call, body: Callable[[], int | None]) -> int:
     except OrchestratorError as error:
         code = call.fail(error.message, error.exit_code, error.evidence, error.next_step)
     except KeyboardInterrupt:
-        code = call.fail(call.interrupted, InterruptedByOperatorError.exit_code)
+        code = InterruptedByOperatorError.exit_code
+        if call.interrupted:
+            call.fail(call.interrupted, code)
     except BrokenPipeError:
         return leave_closed_output()
     except Exception as error:  # noqa: BLE001 - the edge: an operator gets a sentence, the traceback goes to a file

@@ -11,7 +11,7 @@ from orchestrator.errors import AgentError, ConnectionLostError, InterruptedByOp
 from orchestrator.flows.follow import follow
 from orchestrator.flows.look import new_id
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.plan import Plan, next_step_for
+from orchestrator.flows.plan import Plan
 from orchestrator.flows.target import Agent, Connect, Target
 from orchestrator.results.runs import operator_name
 
@@ -69,7 +69,7 @@ def settle(plan: Plan, options: Options, observer: Observer, confirm: Confirm) -
     """
     observer.plan(plan)
     if plan.refusals:
-        raise RefusedError("refused, nothing was touched", evidence=list(plan.refusals), next_step=next_step_for(plan))
+        raise RefusedError("refused, nothing was touched", evidence=list(plan.refusals), next_step=plan.next_step)
     if options.plan_only:
         return False
     if not confirm(plan):

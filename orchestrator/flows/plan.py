@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.agent import wire
 from orchestrator.results.redaction import MASK
+
+_OWN_RELEASE_SECONDS = 20.0
 
 
 class Origin:
@@ -32,6 +34,7 @@ class Plan:
         by_hand: the commands that come nearest to what the supervisor will do.
         remarks: what to know before saying yes.
         refusals: why it will not be done; empty when nothing speaks against it.
+        next_step: what to try when it is refused.
     """
 
     verb: str
@@ -48,12 +51,8 @@ class Plan:
     by_hand: Sequence[str] = ()
     remarks: Sequence[str] = ()
     refusals: Sequence[str] = ()
-    gpus: Sequence[wire.Gpu] = field(default=())
-
-    @property
-    def changes(self) -> list[wire.Difference]:
-        """The differences that are not this program's own additions."""
-        return [difference for difference in self.differences if difference.origin != Origin.OURS]
+    next_step: str | None = None
+    gpus: Sequence[wire.Gpu] = ()
 
 
 def masked(launch: wire.Launch) -> wire.Launch:
@@ -109,14 +108,23 @@ def refusals(
     return reasons
 
 
-def next_step_for(plan: Plan, *, never_forced: Collection[str] = ()) -> str:
-    """The command or change to try after a refusal."""
-    refused = [verdict for verdict in plan.verdicts if verdict.outcome == wire.Outcome.REFUSE]
-    for verdict in refused:
-        if verdict.next_step:
-            return verdict.next_step
+def grace_remarks(policy: wire.Policy) -> list[str]:
+    """What a short grace costs. SGLang polls for the signal every 5 s and then gives its schedulers 15 s (0.5.23)."""
+    if policy.grace >= _OWN_RELEASE_SECONDS:
+        return []
+    return [f"a grace of {policy.grace:g} s cuts the server's own release of its GPUs, which takes SGLang up to {_OWN_RELEASE_SECONDS:g} s"]
+
+
+def next_step_for(
+    differences: Sequence[wire.Difference], verdicts: Sequence[wire.Verdict], never_forced: Collection[str] = ()
+) -> str | None:
+    """What to try after a refusal; None when nothing was refused."""
+    refused = [verdict for verdict in verdicts if verdict.outcome == wire.Outcome.REFUSE]
+    advice = next((verdict.next_step for verdict in refused if verdict.next_step), None)
+    if advice is not None:
+        return advice
     if any(verdict.check not in never_forced for verdict in refused):
-        return "mend it, or overrule it with --force"
-    if any(difference.origin == Origin.DRIFT for difference in plan.differences):
+        return "mend it, or give --force to overrule it"
+    if any(difference.origin == Origin.DRIFT for difference in differences):
         return "put the differences into the service's YAML, or give --accept-drift to let them go"
-    return f"fab status --host {plan.host} --service {plan.service}"
+    return None

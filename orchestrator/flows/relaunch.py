@@ -10,12 +10,18 @@ from orchestrator.errors import RefusedError
 from orchestrator.flows import look
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Confirm, Options, Outcome, carry_out, make_order, policy_for, settle
-from orchestrator.flows.plan import Plan, command_line, masked, refusals, stop_commands
+from orchestrator.flows.plan import Origin, Plan, command_line, grace_remarks, masked, next_step_for, refusals, stop_commands
 from orchestrator.flows.target import Connect, Target, connect
 from orchestrator.results.runs import last_dark_seconds
 
 if TYPE_CHECKING:
     from orchestrator.config import Backend
+
+_NOTHING_SERVES = "nothing serves now, so this is a launch: there is nothing to stop and nothing to go back to"
+_NO_ROUTER = (
+    "no router or load balancer is drained: requests keep coming until the old server closes its port and fail from then until the new "
+    "one answers; from SIGTERM on /health is 503, which a load balancer that asks obeys"
+)
 
 
 def relaunch(
@@ -114,9 +120,8 @@ def plan_change(
         verdicts=verdicts,
         by_hand=[*(stop_commands(server, policy) if server is not None else []), command_line(new)],
         remarks=_remarks(verb, target, report, policy),
-        refusals=refusals(
-            report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED
-        ),
+        refusals=refusals(report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED),
+        next_step=next_step_for(report.differences, verdicts, NEVER_FORCED),
         gpus=found.gpus,
     )
 
@@ -129,19 +134,11 @@ def merged(survey: Sequence[wire.Verdict], preflight: Sequence[wire.Verdict]) ->
 
 def _remarks(verb: str, target: Target, report: wire.PreflightReport, policy: wire.Policy) -> list[str]:
     if report.server is None:
-        return ["nothing serves now, so this is a launch: there is nothing to stop and nothing to go back to"] if verb == "relaunch" else []
-    remarks = []
-    if not any(difference.origin != "ours" for difference in report.differences):
-        remarks.append("nothing differs: the same server would be started again")
-    remarks.append(
-        "no router or load balancer is drained: new requests keep arriving until SIGTERM, and are refused from then until the end"
-    )
+        return [_NOTHING_SERVES] if verb == wire.OrderKind.RELAUNCH else []
     last = last_dark_seconds(target.host.name, target.service.name)
-    known = f"the last one was dark for {last:.0f} s" if last is not None else "no relaunch of it is known here"
-    remarks.append(
-        f"dark time: the stop (3 to 7 s when idle, at most {policy.drain + policy.grace:g} s) and the load; {known}. "
-        "If the new server fails, the old one is started again and that is another load"
-    )
-    if policy.grace < wire.Policy.grace:
-        remarks.append(f"--grace {policy.grace:g} cuts the server's own release of its GPUs: SGLang needs up to 20 s for it")
-    return remarks
+    known = f"the last one was dark for {last:.0f} s" if last is not None else "no earlier one is known here"
+    stop = f"the stop (3 to 7 s when idle, at most {policy.drain + policy.grace:g} s)"
+    dark = f"dark time: {stop} and the load; {known}. If the new server fails, the old one is started again: another load"
+    remarks = [_NO_ROUTER, dark, *grace_remarks(policy)]
+    changes = [difference for difference in report.differences if difference.origin != Origin.OURS]
+    return remarks if changes else ["nothing differs: the same server would be started again", *remarks]

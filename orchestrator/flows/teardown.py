@@ -6,7 +6,7 @@ from orchestrator.agent import wire
 from orchestrator.flows import look
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Confirm, Options, Outcome, carry_out, make_order, policy_for, settle
-from orchestrator.flows.plan import Plan, stop_commands
+from orchestrator.flows.plan import Plan, grace_remarks, stop_commands
 from orchestrator.flows.target import Connect, Target, connect
 
 
@@ -36,7 +36,7 @@ def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) ->
     if server is None:
         remarks = [f"nothing of {target.service.name} runs: there is nothing to stop"]
     else:
-        remarks = ["nothing serves afterwards; no router or load balancer is told"]
+        remarks = ["nothing serves afterwards; no router or load balancer is told", *grace_remarks(policy)]
     refusals = []
     if server is not None and server.manager.kind == wire.ManagerKind.UNSUPPORTED:
         refusals.append(f"manager: {server.manager.name} runs this server and would not like it stopped from here: {server.manager.detail}")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from orchestrator.agent import wire
-from orchestrator.flows.plan import command_line, masked, refusals, stop_commands
+from orchestrator.flows.plan import command_line, masked, next_step_for, refusals, stop_commands
 from tests.unit.flows.samples import BACKEND_DIFFERENCE, CANARY, DRIFT, OLD, OUR_DIFFERENCE
 
 LAUNCH = wire.Launch(
@@ -66,3 +66,12 @@ def test_what_speaks_against_it(
 ) -> None:
     reasons = refusals(differences, verdicts, accept_drift=accept_drift, force=force, never_forced=never)
     assert len(reasons) == expected
+
+
+def test_after_a_refusal_comes_what_the_check_advises_or_the_flag_that_would_help() -> None:
+    advised = wire.Verdict("gpu", wire.Outcome.REFUSE, "none", next_step="modprobe nvidia-uvm")
+    assert next_step_for([], []) is None
+    assert next_step_for([DRIFT], [REFUSE, advised]) == "modprobe nvidia-uvm"
+    assert "--force" in str(next_step_for([DRIFT], [REFUSE]))
+    assert "--accept-drift" in str(next_step_for([DRIFT], [REFUSE], {"gpu"}))
+    assert next_step_for([BACKEND_DIFFERENCE], [REFUSE], {"gpu"}) is None

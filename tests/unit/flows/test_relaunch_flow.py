@@ -185,6 +185,17 @@ def test_a_teardown_pins_the_server_it_showed(target: Target) -> None:
     assert agent.requests("preflight") == []
 
 
+@pytest.mark.parametrize(("grace", "said"), [(3.0, True), (25.0, False), (None, False)])
+def test_a_short_grace_says_what_it_cuts(target: Target, grace: float | None, said: bool) -> None:
+    options = Options(plan_only=True, grace=grace)
+    plans = [
+        run(healthy_agent(), target, Heard(), options).plan,
+        teardown(target, options, Heard(), yes, FakeBox(healthy_agent()).connect).plan,
+    ]
+    for plan in plans:
+        assert any("cuts the server's own release" in remark for remark in plan.remarks) is said
+
+
 def test_a_teardown_of_nothing_submits_nothing(target: Target) -> None:
     agent, heard = healthy_agent(survey=[answer(survey(server=None))]), Heard()
     assert teardown(target, Options(), heard, yes, FakeBox(agent).connect).result is None
