@@ -6,6 +6,7 @@ import mmap
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,11 @@ def outcomes(verdicts: list[wire.Verdict]) -> dict[str, str]:
 
 
 @pytest.fixture
-def shared_file() -> str:
-    return f"/dev/shm/orchestrator-test-{os.getpid()}-{time.monotonic_ns()}"
+def shared_file() -> Iterator[str]:
+    path = f"/dev/shm/orchestrator-test-{os.getpid()}-{time.monotonic_ns()}"
+    yield path
+    for left in (path, path + "-filler"):
+        Path(left).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -66,14 +70,11 @@ def test_stopped_server_leaves_a_clean_box(box: Box, shared_file: str) -> None:
 def test_shared_memory_that_somebody_maps_stays(box: Box, shared_file: str) -> None:
     server = box.serve(free_port(), shared_memory=shared_file)
     claims = take_stock(server)
-    try:
-        with open(shared_file, "r+b") as stream, mmap.mmap(stream.fileno(), 4096):
-            stop_server(server, POLICY, ignore)
-            verdict = check_clean(claims, POLICY, ignore)[-1]
-            assert Path(shared_file).exists()
-            assert f"in use by process {os.getpid()}" in verdict.evidence[0]
-    finally:
-        Path(shared_file).unlink()
+    with open(shared_file, "r+b") as stream, mmap.mmap(stream.fileno(), 4096):
+        stop_server(server, POLICY, ignore)
+        verdict = check_clean(claims, POLICY, ignore)[-1]
+        assert Path(shared_file).exists()
+        assert f"in use by process {os.getpid()}" in verdict.evidence[0]
 
 
 def test_shared_memory_made_anew_under_the_same_name_stays(shared_file: str, box: Box) -> None:
@@ -81,14 +82,10 @@ def test_shared_memory_made_anew_under_the_same_name_stays(shared_file: str, box
     claims = take_stock(server)
     stop_server(server, POLICY, ignore)
     Path(shared_file).unlink()
-    try:
-        Path(shared_file + "-filler").touch()
-        Path(shared_file).write_text("somebody else's")
-        check_clean(claims, POLICY, ignore)
-        assert Path(shared_file).exists()
-    finally:
-        Path(shared_file).unlink()
-        Path(shared_file + "-filler").unlink()
+    Path(shared_file + "-filler").touch()  # takes the inode number that has just come free
+    Path(shared_file).write_text("somebody else's")
+    check_clean(claims, POLICY, ignore)
+    assert Path(shared_file).exists()
 
 
 def test_running_server_is_not_clean(box: Box) -> None:
