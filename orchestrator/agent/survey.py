@@ -7,6 +7,7 @@ Python, and health is asked where the answer comes at once (/health takes a seco
 import os
 import pwd
 import sys
+import threading
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
@@ -26,6 +27,7 @@ HEALTH_SECONDS = 5.0
 
 def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wire.SurveyReport:
     """Look, change nothing."""
+    gpus = _Reading(_gpus)
     folder = StateFolder(request.state_root, request.service)
     table = scan()
     server, verdicts = _find(request.port, table)
@@ -38,11 +40,34 @@ def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wir
         sglang_version=sglang.version,
         server=None if server is None else describe(server, folder),
         health=health_of(server, folder),
-        gpus=_gpus(),
+        gpus=gpus.result(),
         verdicts=verdicts,
         order=order_status(folder),
         others=[describe(other, folder) for other in others],
     )
+
+
+class _Reading:
+    """Reads the GPUs beside everything else: nvidia-smi alone takes as long as the rest, or seconds on GPUs that sleep."""
+
+    def __init__(self, read: Callable[[], List[wire.Gpu]]) -> None:
+        self._read = read
+        self._gpus: List[wire.Gpu] = []
+        self._error: Optional[BaseException] = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._gpus = self._read()
+        except BaseException as error:  # noqa: BLE001 - raised again where the answer is wanted
+            self._error = error
+
+    def result(self) -> List[wire.Gpu]:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._gpus
 
 
 def _find(port: int, table: Any) -> Tuple[Optional[Server], List[wire.Verdict]]:
