@@ -10,7 +10,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 from orchestrator.agent import wire
 from orchestrator.errors import AgentError, ConnectError, ConnectionLostError, UnreachableError
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.target import Agent, Connect, Target
+from orchestrator.flows.target import Agent, Connect, Target, decoded
 
 PATIENCE_SECONDS = 90.0
 """How long nothing may be heard before following is given up. The order goes on either way."""
@@ -83,18 +83,18 @@ class _Follower:
         for event in agent.call("follow", reference):
             self.heard = self._clock()
             if event.kind == wire.EventKind.RESULT:
-                return wire.from_json(wire.OrderResult, event.data)
+                return decoded(wire.OrderResult, event)
             self._tell(event)
         raise AgentError("the agent stopped following without a result")
 
     def _tell(self, event: wire.Event) -> None:
         if event.kind == wire.EventKind.STATE:
-            entry = wire.from_json(wire.StateEntry, event.data)
+            entry = decoded(wire.StateEntry, event)
             if entry.sequence > self._after:
                 self._after = entry.sequence
                 self._observer.state(entry)
         elif event.kind == wire.EventKind.PROGRESS:
-            self._observer.progress(wire.from_json(wire.Progress, event.data))
+            self._observer.progress(decoded(wire.Progress, event))
         elif event.kind == wire.EventKind.LOG:
             self._observer.log(str(event.data.get("text", "")))
 

@@ -10,7 +10,7 @@ from orchestrator.agent import wire
 from orchestrator.errors import AgentError, OrchestratorError
 from orchestrator.flows import look
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.target import Connect, Target, connect
+from orchestrator.flows.target import Connect, Target, connect, decoded
 
 if TYPE_CHECKING:
     from orchestrator.config import Backend
@@ -47,7 +47,7 @@ def logs(
             if event.kind == wire.EventKind.LOG:
                 say(str(event.data.get("text", "")))
             elif event.kind == wire.EventKind.RESULT:
-                return wire.from_json(wire.LogEnd, event.data)
+                return decoded(wire.LogEnd, event)
     raise AgentError("the agent stopped reading the log without saying where it lies")
 
 

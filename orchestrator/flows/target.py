@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from orchestrator.agent import wire
-from orchestrator.errors import UsageError
+from orchestrator.errors import AgentError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory, Service
@@ -24,6 +24,18 @@ class Agent(Protocol):
 
     def ask(self, verb: str, request: Any, kind: type[T], timeout: float | None = None) -> T:
         """Return only the verb's result."""
+
+
+def decoded(kind: type[T], event: wire.Event) -> T:
+    """What an event holds.
+
+    Raises:
+        AgentError: it is not a `kind`.
+    """
+    try:
+        return wire.from_json(kind, event.data)
+    except wire.WireError as error:
+        raise AgentError(f"the agent's {event.kind} event can't be understood: {error}") from error
 
 
 @dataclass(frozen=True)

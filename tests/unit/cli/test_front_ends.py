@@ -86,6 +86,7 @@ def orchestrator(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 
 def make_front_end(name: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
     monkeypatch.delenv("ORCHESTRATOR_INVENTORY", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     (folder / "fabfile.py").write_text((REPOSITORY / "fabfile.py").read_text(encoding="utf-8"), encoding="utf-8")
     write_inventory(folder / "inventory", second_host=True)
     return FrontEnd(name, folder, capsys, monkeypatch)

@@ -92,3 +92,10 @@ def test_an_end_without_a_result_is_not_taken_for_one(target: Target) -> None:
     with pytest.raises(ConnectionLostError) as lost:
         followed.run(patience=-1.0)
     assert "without a result" in lost.value.evidence[0]
+
+
+def test_an_event_that_does_not_fit_is_the_agents_mistake(target: Target) -> None:
+    followed = Followed(target, [[wire.Event(wire.EventKind.STATE, {"sequence": "one"})]])
+    with pytest.raises(ConnectionLostError) as lost:
+        followed.run(patience=-1.0)
+    assert "can't be understood" in lost.value.evidence[0]
