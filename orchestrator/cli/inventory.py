@@ -50,10 +50,11 @@ def backends(call: Call, sglang: str | None = None, inventory: str | None = None
         for index, variant in enumerate(variants):
             first = index == 0
             flags = f"not available: {variant.refused}" if variant.refused else _flags(variant)
-            rows.append([backend.name if first else "", backend.kind if first else "", str(variant.sglang), flags])
+            rows.append([backend.name if first else "", backend.kind if first else "", str(variant.sglang), _capabilities(variant), flags])
         if not variants:
-            rows.append([backend.name, backend.kind, "-", f"does not exist in SGLang {sglang}"])
-    call.screen.show([Table(["backend", "kind", "SGLang", "flags"], rows), Line()])
+            rows.append([backend.name, backend.kind, "-", "-", f"does not exist in SGLang {sglang}"])
+    call.screen.show([Table(["backend", "kind", "SGLang", "compute capability", "flags"], rows), Line()])
+    call.screen.show([Line("compute capabilities in brackets: unproven, a warning; any other than those listed is refused"), Line()])
     call.screen.show([Line("when to use it", "strong")])
     call.screen.show([Table(["backend", "use"], [[item.name, item.summary] for item in loaded.backends.values()])])
     call.document(inventory=str(loaded.directory), sglang=sglang, backends=documents)
@@ -69,6 +70,12 @@ def _variants(backend: Backend, sglang: str | None) -> list[Variant]:
     except ValueError as error:
         raise UsageError(f"--sglang: {error}") from None
     return [variant for variant in backend.variants if version in variant.sglang][:1]
+
+
+def _capabilities(variant: Variant) -> str:
+    """Where it is known to work; those in brackets are where nobody has shown it."""
+    needs = variant.requirements
+    return " ".join([*needs.compute_capability, *(f"({item})" for item in needs.compute_capability_unproven)]) or "any"
 
 
 def _flags(variant: Variant) -> str:
