@@ -29,7 +29,7 @@ def operator(lxc_inventory: Path, tmp_path: Path) -> Operator:
 def test_status_of_a_container_where_nothing_serves(operator: Operator, host: str, container: Container) -> None:
     answer = operator.ask("status", "--host", host, timeout=60)
 
-    assert answer.exit_code == 0, answer
+    answer.expect(0)
     report = answer.document["report"]
     assert report["health"] == "down"
     assert report["server"] is None
@@ -41,7 +41,7 @@ def test_unknown_host_key_is_refused_with_the_command_that_trusts_it(operator: O
 
     answer = operator.ask("status", "--host", BY_SSH, timeout=60)
 
-    assert answer.exit_code == 4, answer
+    answer.expect(4)
     assert "trust" in answer.document["error"]["next_step"]
 
 
@@ -52,4 +52,4 @@ def test_container_that_is_not_there_is_exit_4(operator: Operator) -> None:
 
     answer = operator.ask("status", "--host", BY_LXC_ATTACH, timeout=60)
 
-    assert answer.exit_code == 4, answer
+    answer.expect(4)

@@ -22,16 +22,25 @@ class Answer:
     document: dict[str, Any]
     errors: str
 
-    def __str__(self) -> str:
-        return f"exit {self.exit_code}\n{json.dumps(self.document, indent=1)}\n{self.errors}"
+    def expect(self, exit_code: int) -> Answer:
+        """Return itself.
+
+        Raises:
+            AssertionError: it ended with another exit code; the message is what an operator would have seen.
+        """
+        if self.exit_code != exit_code:
+            result = json.dumps(self.document.get("result"), indent=1)
+            raise AssertionError(f"exit {self.exit_code}, not {exit_code}\n{self.errors}\n{result}")
+        return self
 
 
 @dataclass(frozen=True)
 class Operator:
-    """Somebody at a laptop: a home folder of their own, no SSH agent, and an inventory."""
+    """Somebody at a laptop: a home folder of their own, no SSH agent, an inventory, and flags that they always give."""
 
     inventory: Path
     home: Path
+    habits: tuple[str, ...] = ()
 
     def ask(self, verb: str, *flags: str, timeout: float = 540.0) -> Answer:
         """Run one verb to its end with ``--json``; nobody is at the keyboard."""
@@ -69,7 +78,7 @@ class Operator:
             process.wait(timeout=10)
 
     def _argv(self, verb: str, *flags: str) -> list[str]:
-        return [sys.executable, "-m", "orchestrator", verb, "--json", "--inventory", str(self.inventory), *flags]
+        return [sys.executable, "-m", "orchestrator", verb, "--json", "--inventory", str(self.inventory), *self.habits, *flags]
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}

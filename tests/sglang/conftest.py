@@ -38,7 +38,7 @@ def operator(
     for policy in ("lpm", "lof", "fcfs", "dfs-weight"):
         write_backend(inventory, policy, {"--schedule-policy": policy})
     write_backend(inventory, "unknown_flag", {"--no-such-flag": "1"})
-    return Operator(inventory, tmp_path_factory.mktemp("home"))
+    return Operator(inventory, tmp_path_factory.mktemp("home"), ("--host", BY_SSH))
 
 
 @pytest.fixture(scope="session")

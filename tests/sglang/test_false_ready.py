@@ -73,7 +73,7 @@ def test_silent_listener_that_takes_the_port_during_a_relaunch_is_rolled_back(
     with silent_listener(stage.service.container, str(PORT), "dfs-weight"):
         answer = stage.operator.ask("relaunch", "--backend", "dfs-weight", "--yes", "--no-measure")
 
-    assert answer.exit_code == 6, answer
+    answer.expect(6)
     assert answer.document["result"]["failure"]["category"] == "port_in_use"
     assert stage.argument("schedule_policy") != "dfs-weight"
     assert generate(stage.url, 4) == 4

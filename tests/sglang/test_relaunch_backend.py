@@ -17,7 +17,7 @@ def test_relaunch_changes_one_argument_of_a_server_started_by_hand(
 
     answer = stage.operator.ask("relaunch", "--backend", "lpm", "--yes")
 
-    assert answer.exit_code == 0, answer
+    answer.expect(0)
     result = answer.document["result"]
     assert result["state"] == State.DONE
     changed = [(item["name"], item["new"]) for item in answer.document["plan"]["differences"] if item["origin"] != "ours"]
@@ -39,14 +39,14 @@ def test_the_run_is_kept_beside_the_operator(stage: Stage, serving: ContainerPro
 
 def test_plan_touches_nothing(stage: Stage, serving: ContainerProcess) -> None:
     answer = stage.operator.ask("relaunch", "--backend", "lof", "--plan")
-    assert answer.exit_code == 0, answer
+    answer.expect(0)
     assert stage.loaded() == serving
 
 
 def test_flag_that_the_parser_refuses_is_refused_with_nothing_touched(stage: Stage, serving: ContainerProcess) -> None:
     answer = stage.operator.ask("relaunch", "--backend", "unknown_flag", "--yes")
 
-    assert answer.exit_code == 3, answer
+    answer.expect(3)
     assert "--no-such-flag" in str(answer.document["error"])
     assert stage.loaded() == serving
     assert generate(stage.url, 4) == 4

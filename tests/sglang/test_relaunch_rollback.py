@@ -22,7 +22,7 @@ def test_bad_model_path_is_rolled_back(stage: Stage, serving: ContainerProcess, 
 
     answer = operator.ask("relaunch", "--backend", "fcfs", "--yes", "--accept-drift", "--force", "--no-measure")
 
-    assert answer.exit_code == 6, answer
+    answer.expect(6)
     assert answer.document["result"]["state"] == State.RESTORED
     assert "/srv/models/does-not-exist" in str(answer.document["result"]["failure"])
     assert stage.loaded() != serving
@@ -37,7 +37,7 @@ def test_refused_flag_is_rolled_back_to_somebodys_unit(stage: Stage, neighbour: 
 
     answer = stage.operator.ask("relaunch", "--backend", "unknown_flag", "--yes", "--force", "--no-measure")
 
-    assert answer.exit_code == 6, answer
+    answer.expect(6)
     assert "--no-such-flag" in str(answer.document["result"]["failure"])
     shown = stage.service.container.run("systemctl", "show", "--property=ActiveState,MainPID,Restart", UNIT).stdout
     assert set(shown.split()) == {"ActiveState=active", f"MainPID={stage.loaded().pid}", "Restart=always"}

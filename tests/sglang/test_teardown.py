@@ -28,7 +28,7 @@ def test_teardown_in_mid_stream_lets_the_stream_end(stage: Stage, serving: Conta
         answer = stage.operator.ask("teardown", "--yes")
         streamed = client.result(timeout=60.0)
 
-    assert answer.exit_code == 0, answer
+    answer.expect(0)
     assert streamed.whole
     assert streamed.tokens == STREAM_TOKENS
     stage.assert_gone()
@@ -45,7 +45,7 @@ def test_teardown_in_mid_load_leaves_no_orphans(stage: Stage, neighbour: ServerB
 
     answer = stage.operator.ask("teardown", "--yes")
 
-    assert answer.exit_code == 0, answer
+    answer.expect(0)
     stage.assert_gone()
     assert shared_memory(stage) == before
 
@@ -53,7 +53,7 @@ def test_teardown_in_mid_load_leaves_no_orphans(stage: Stage, neighbour: ServerB
 def test_teardown_of_a_server_started_by_hand(stage: Stage, by_hand: ContainerProcess, neighbour: ServerByHand) -> None:
     answer = stage.operator.ask("teardown", "--yes")
 
-    assert answer.exit_code == 0, answer
+    answer.expect(0)
     assert by_hand not in sglang_processes(stage.service)
     stage.assert_gone()
 
@@ -63,6 +63,6 @@ def test_teardown_of_somebodys_unit_is_not_undone_by_systemd(stage: Stage, neigh
 
     answer = stage.operator.ask("teardown", "--yes", "--grace", "3")
 
-    assert answer.exit_code == 0, answer
+    answer.expect(0)
     stage.assert_gone()
     assert not wait_until(lambda: stage.main() is not None, Deadline(4.0), 0.25), "started again: RestartSec is one second"
