@@ -57,11 +57,13 @@ def test_an_unknown_field_fails_the_whole_query(nvidia_smi: ModuleType, folder: 
 
 
 def test_memory_counts_only_the_living(nvidia_smi: ModuleType, folder: Path) -> None:
-    ended = subprocess.Popen(["true"])
+    ended = subprocess.Popen(["sleep", "60"])
     started = start_time(ended.pid)
+    ended.kill()
     ended.wait()
     record(folder, os.getpid(), start_time(os.getpid()), 0, 300)
     record(folder, ended.pid, started, 1, 500)
+    record(folder, 2**22 + 1, 0, 1, 500)
     record(folder, os.getppid(), start_time(os.getppid()) + 1, 1, 500)
     used, _ = nvidia_smi.answer(folder, ["--query-gpu=memory.used", "--format=csv,noheader,nounits"])
     assert used == f"{300 + nvidia_smi.BUSY_MEMORY_MIB}\n0\n"

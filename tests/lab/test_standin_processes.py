@@ -57,7 +57,7 @@ def test_sigterm_when_idle_drains_and_exits_0(start: Start) -> None:
 
 def test_sigterm_while_streaming_lets_the_stream_finish_and_takes_new_requests(start: Start) -> None:
     server = start(tokens_per_second=100).wait_ready()
-    body = {"text": "about", "stream": True, "sampling_params": {"max_new_tokens": 150, "ignore_eos": True}}
+    body = {"text": "about", "stream": True, "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
     answers: list[Answer] = []
     stream = threading.Thread(target=lambda: answers.append(server.ask("/generate", body)))
     stream.start()
@@ -75,8 +75,8 @@ def test_sigterm_to_the_group_kills_the_scheduler_and_main_exits_minus_9(start: 
     server = start().wait_ready()
     os.killpg(server.pid, signal.SIGTERM)
     assert server.exit_code() == -9
-    assert "Subprocess scheduler_0" in server.log
     assert "crashed with exit code -15. Triggering SIGQUIT for cleanup..." in server.log
+    assert "Gracefully exiting" not in server.log
     assert "No live scheduler processes found" in server.log
 
 

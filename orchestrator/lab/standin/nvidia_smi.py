@@ -91,7 +91,8 @@ def read_holders(folder: Path) -> list[Holder]:
             record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if record["memory_mib"] and _start_time(record["pid"]) == record["start_time"]:
+        lives = record["start_time"] and _start_time(record["pid"]) == record["start_time"]
+        if lives and record["memory_mib"]:
             holders.append(Holder(record["pid"], record["gpu"], record["memory_mib"], _title(record["pid"])))
     return holders
 

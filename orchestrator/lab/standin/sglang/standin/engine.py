@@ -140,6 +140,9 @@ class Engine:
         while not self._term_received:
             time.sleep(poll)
         while True:
+            if self._dead_children():
+                # The watchdog has the word now. In the real one its sleep stops the loop that would drain.
+                return
             remaining = self.requests.rids()
             log(f"Gracefully exiting... Remaining number of requests {len(remaining)}. Remaining requests remaining_rids={remaining}.")
             if not remaining:
@@ -150,16 +153,19 @@ class Engine:
 
     def _watch_children(self) -> None:
         """SubprocessWatchdog (srt/utils/watchdog.py): one dead child is the end of the server."""
-        children = [(f"scheduler_{rank}", process) for rank, process in enumerate(self.schedulers)]
-        children.append(("detokenizer", self.detokenizer))
         while True:
             time.sleep(self.plan.settings.scaled(_WATCH))
-            dead = [(name, process) for name, process in children if process.exitcode is not None]
+            dead = self._dead_children()
             if dead and self._watching.is_set():
                 name, process = dead[0]
                 log(f"Subprocess {name} (pid={process.pid}) crashed with exit code {process.exitcode}. Triggering SIGQUIT for cleanup...")
                 os.kill(os.getpid(), signal.SIGQUIT)
                 return
+
+    def _dead_children(self) -> list[tuple[str, BaseProcess]]:
+        children = [(f"scheduler_{rank}", process) for rank, process in enumerate(self.schedulers)]
+        children.append(("detokenizer", self.detokenizer))
+        return [(name, process) for name, process in children if process.exitcode is not None]
 
     def crash(self) -> NoReturn:
         """The end after SIGQUIT: diagnostics for seconds or a minute, then SIGKILL to all, this process included."""

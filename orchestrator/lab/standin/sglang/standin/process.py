@@ -83,6 +83,6 @@ def memory_held_by_others(folder: str, gpu: int) -> int:
         except (OSError, ValueError):
             continue
         is_other = record["gpu"] == gpu and record["pid"] != os.getpid()
-        if is_other and start_time(record["pid"]) == record["start_time"]:
+        if is_other and record["start_time"] and start_time(record["pid"]) == record["start_time"]:
             held += record["memory_mib"]
     return held
