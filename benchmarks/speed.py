@@ -19,7 +19,7 @@ from benchmarks.timing import EndWatch, command, interleave
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FAB = str(Path(sys.executable).with_name("fab"))
-BACKENDS = (("triton", ["--moe-runner-backend", "triton"]), ("auto", ["--moe-runner-backend", "auto"]))
+BACKENDS = (("flashinfer_cutlass", ["--moe-runner-backend", "flashinfer_cutlass"]), ("auto", ["--moe-runner-backend", "auto"]))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def relaunch_overhead(box: LabBox, repeats: int) -> Result:
     turns = _alternate(repeats)
 
     def ours() -> None:
-        box.call("relaunch", "--backend", next(turns)[0], "--yes", "--no-measure")
+        box.call("relaunch", "--backend", next(turns)[0], "--yes", "--no-measure", "--accept-drift")
 
     def theirs() -> None:
         box.relaunch_by_hand(next(turns)[1])
