@@ -14,7 +14,7 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 from orchestrator.agent import managers, procfs, wire
 from orchestrator.agent.command_lines import DEFAULT_PORT, argument_value, is_spawned_child, named_port, server_arguments
 from orchestrator.agent.held import HeldProcesses
-from orchestrator.agent.procfs import Process, Table, listening_pids, read_environment, read_process, scan
+from orchestrator.agent.procfs import Listener, Process, Table, listening_pids, read_environment, read_process, scan
 from orchestrator.agent.refusal import AgentRefusal
 
 __all__ = [
@@ -83,11 +83,14 @@ def find_servers(table: Optional[Table] = None) -> List[Server]:
     table = scan() if table is None else table
     mains = _main_processes(table)
     ties = {main.pid: _ties(main, table) for main in mains}
-    return [_server(main, ties, table) for main in mains]
+    sockets = procfs.all_listeners() if mains else []
+    return [_server(main, ties, table, sockets) for main in mains]
 
 
-def find_server(port: int, table: Optional[Table] = None) -> Optional[Server]:
+def find_server(port: int, table: Optional[Table] = None, servers: Optional[Sequence[Server]] = None) -> Optional[Server]:
     """The server on `port`: the owner of its listening socket, else one that still loads and whose arguments name the port.
+
+    `servers` are those that :func:`find_servers` has found, where that was asked already.
 
     What holds the port without being an SGLang server for it comes back with the manager ``unsupported``, which no step touches.
 
@@ -96,7 +99,7 @@ def find_server(port: int, table: Optional[Table] = None) -> Optional[Server]:
             (``refused``).
     """
     table = scan() if table is None else table
-    servers = find_servers(table)
+    servers = find_servers(table) if servers is None else servers
     sockets = procfs.listeners(port)
     if not sockets:
         return _inspectable(_only([server for server in servers if server.port == port and _shares_network(server.main)], port))
@@ -222,13 +225,13 @@ def _ties(main: Process, table: Table) -> Ties:
     )
 
 
-def _server(main: Process, ties: Dict[int, Ties], table: Table) -> Server:
+def _server(main: Process, ties: Dict[int, Ties], table: Table, sockets: Sequence[Listener]) -> Server:
     own = ties[main.pid]
     members = members_of(own, table, others=[other for pid, other in ties.items() if pid != main.pid])
     arguments = server_arguments(main.arguments) or []
     port = named_port(arguments) or DEFAULT_PORT
-    sockets = {f"socket:[{listener.inode}]" for listener in procfs.listeners(port)}
-    listening = bool(sockets) and any(target in sockets for member in members for target in procfs.descriptor_targets(member.pid))
+    wanted = {f"socket:[{listener.inode}]" for listener in sockets if listener.port == port}
+    listening = bool(wanted) and any(target in wanted for member in members for target in procfs.descriptor_targets(member.pid))
     manager = managers.manager_of(main, table, own.launch_id, argument_value(arguments, "--nnodes"))
     return Server(main, members, manager, port, listening, own.launch_id, own)
 

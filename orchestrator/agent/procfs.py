@@ -188,8 +188,8 @@ def namespace(pid: Union[int, str], kind: str) -> Optional[str]:
         return None
 
 
-def listeners(port: int) -> List[Listener]:
-    """The sockets that listen on a port of this network namespace, IPv4 and IPv6."""
+def all_listeners() -> List[Listener]:
+    """The listening sockets of this network namespace, IPv4 and IPv6. Costly: the kernel walks its whole table for each read."""
     found: List[Listener] = []
     for name in ("tcp", "tcp6"):
         try:
@@ -197,7 +197,12 @@ def listeners(port: int) -> List[Listener]:
                 found += parse_listeners(stream.read())
         except FileNotFoundError:  # a kernel without IPv6
             continue
-    return [listener for listener in found if listener.port == port]
+    return found
+
+
+def listeners(port: int) -> List[Listener]:
+    """The sockets that listen on a port of this network namespace."""
+    return [listener for listener in all_listeners() if listener.port == port]
 
 
 def listening_pids(port: int) -> Set[int]:

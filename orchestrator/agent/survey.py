@@ -30,8 +30,9 @@ def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wir
     gpus = _Reading(_gpus)
     folder = StateFolder(request.state_root, request.service)
     table = scan()
-    server, verdicts = _find(request.port, table)
-    others = [other for other in find_servers(table) if server is None or other.main.id != server.main.id]
+    servers = find_servers(table)
+    server, verdicts = _find(request.port, table, servers)
+    others = [other for other in servers if server is None or other.main.id != server.main.id]
     sglang = find_sglang(ServicePython(request.python, request.environment, request.user))
     if sglang.problem is not None:
         verdicts.append(sglang_verdict(sglang))
@@ -70,10 +71,10 @@ class _Reading:
         return self._gpus
 
 
-def _find(port: int, table: Any) -> Tuple[Optional[Server], List[wire.Verdict]]:
+def _find(port: int, table: Any, servers: List[Server]) -> Tuple[Optional[Server], List[wire.Verdict]]:
     """The service's server; what keeps us from telling is a verdict here, so that the rest is still shown."""
     try:
-        return find_server(port, table), []
+        return find_server(port, table, servers), []
     except AgentRefusal as refusal:
         failure = refusal.failure
         check = "rights" if failure.category == "rights" else "port"
