@@ -24,6 +24,8 @@ _SCHEDULER_EXIT = 15.0
 _DIAGNOSTICS = 5.0
 _COREDUMPS = 60.0
 _WATCH = 1.0
+_SIGNAL_SECONDS = 0.02
+"""Not scaled: how long a signal may go unnoticed."""
 
 DRAINED = "drained"
 INTERRUPTED = "interrupted"
@@ -166,6 +168,18 @@ class Engine:
         children = [(f"scheduler_{rank}", process) for rank, process in enumerate(self.schedulers)]
         children.append(("detokenizer", self.detokenizer))
         return [(name, process) for name, process in children if process.exitcode is not None]
+
+    def next_event(self) -> str:
+        """Wait for what ends the server.
+
+        In short waits: the kernel may hand a signal to any thread, Python runs its handler in the main one, and that one
+        would never notice while it sleeps in a single long wait.
+        """
+        while True:
+            try:
+                return self.events.get(timeout=_SIGNAL_SECONDS)
+            except queue.Empty:
+                continue
 
     def crash(self) -> NoReturn:
         """The end after SIGQUIT: diagnostics for seconds or a minute, then SIGKILL to all, this process included."""

@@ -55,7 +55,7 @@ def _serve(engine: Engine, loaded: dict[str, Any]) -> int:
         return _fail_to_bind(engine, address, error, warm_up)
     uvicorn(f"Uvicorn running on http://{address[0]}:{address[1]} (Press CTRL+C to quit)")
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 3600}, daemon=True).start()
-    reason = engine.events.get()
+    reason = engine.next_event()
     if reason == CRASHED:
         engine.crash()
     if reason == DRAINED:
