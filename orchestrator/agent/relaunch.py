@@ -228,7 +228,7 @@ class Relaunch:
         if wrong:
             raise LaunchFailed(wire.Failure("wrong_answers", wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
         self._steps.mark_verified(launch, ready.observed)
-        self._journal.state(State.VERIFIED, "it serves, and says what the old one said", {"verdicts": verdicts})
+        self._journal.state(State.VERIFIED, _verified(verdicts), {"verdicts": verdicts})
         measured = None
         if self._order.policy.measure:
             measured = self._steps.measure(launch, self._journal.progress)
@@ -319,6 +319,13 @@ def _describe(server: Optional[wire.ServerInfo]) -> str:
     if server is None:
         return "no server is running"
     return f"process {server.main.pid} on port {server.port}, managed by {server.manager.kind} {server.manager.name}".rstrip()
+
+
+def _verified(verdicts: List[wire.Verdict]) -> str:
+    unproven = [verdict.check for verdict in verdicts if verdict.outcome != Outcome.PASS]
+    if not unproven:
+        return "it serves, and says what the old one said"
+    return f"it serves; not shown to be as before: {', '.join(unproven)}"
 
 
 def _next_step(state: str) -> Optional[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.agent import wire
-from orchestrator.errors import AgentError, ConnectionLostError, InterruptedByOperatorError, OrchestratorError, RefusedError
+from orchestrator.errors import AgentError, ConnectionLostError, InterruptedByOperatorError, LockedError, OrchestratorError, RefusedError
 from orchestrator.flows.follow import follow
 from orchestrator.flows.look import new_id
 from orchestrator.flows.observer import Observer
@@ -107,6 +107,7 @@ def carry_out(agent: Agent, target: Target, order: wire.Order, observer: Observe
         standing = f"the {order.kind} {order.order_id} goes on in {target.place} and needs nobody here"
         observer.note(f"{order.kind} {order.order_id} runs in {target.place} on its own ({holder}): this command only watches")
         result = follow(agent, target, order, observer, connect)
+        result = dataclasses.replace(result, next_step=target.named(result.next_step))
         standing = f"the {order.kind} {order.order_id} has ended: {result.state}"
         observer.result(result)
         _collect(target, order, observer, connect)
@@ -118,6 +119,8 @@ def carry_out(agent: Agent, target: Target, order: wire.Order, observer: Observe
 def _submit(agent: Agent, target: Target, order: wire.Order, unknown: str) -> str:
     try:
         return agent.ask("submit", order, wire.Submitted, SUBMIT_SECONDS).holder
+    except LockedError as error:
+        raise LockedError(error.message, evidence=error.evidence, next_step=target.named(error.next_step)) from None
     except (ConnectionLostError, AgentError) as error:
         raise ConnectionLostError(unknown, evidence=[error.message, *error.evidence], next_step=target.command("status")) from error
 

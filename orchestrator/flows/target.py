@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory, Service
 
 T = TypeVar("T")
+
+_BARE_COMMAND = re.compile(r"\bfab (status|logs|launch|relaunch|teardown|doctor)\b(?! --)")
 
 
 class Agent(Protocol):
@@ -59,6 +62,12 @@ class Target:
     def command(self, verb: str, *more: str) -> str:
         """A command line about this target, for a next step."""
         return " ".join(["fab", verb, f"--host {self.host.name}", f"--service {self.service.name}", *more])
+
+    def named(self, next_step: str | None) -> str | None:
+        """A next step from the box, which doesn't know how it is called here: its commands name this target."""
+        if next_step is None:
+            return None
+        return _BARE_COMMAND.sub(lambda match: self.command(match[1]), next_step)
 
 
 Connect = Callable[[Target], AbstractContextManager[Agent]]
