@@ -61,16 +61,21 @@ def progress_line(progress: wire.Progress) -> str:
 
 def server_lines(server: wire.ServerInfo, now: float | None = None) -> list[str]:
     """Who serves: process, age, backend, manager."""
-    manager = f"{server.manager.kind.replace('_', ' ')} {server.manager.name}".strip()
+    manager = _managed_by(server.manager)
     port = f"port {server.port}" if server.listening else f"port {server.port} (not listening yet)"
     lines = [
         f"process {server.main.pid} on {port}, as {server.user}, since {moment(server.started, now)}",
         f"backend {server.backend or 'unknown'}, launch {server.launch_id or 'not ours'}, managed by {manager}",
         shlex.join([server.python, "-m", "sglang.launch_server", *server.arguments]),
     ]
-    if server.manager.detail:
+    if server.manager.kind == wire.ManagerKind.UNSUPPORTED and server.manager.detail:
         lines.insert(2, server.manager.detail)
     return lines
+
+
+def _managed_by(manager: wire.Manager) -> str:
+    kind = manager.kind.replace("_", " ")
+    return f"own {manager.name}" if manager.kind == wire.ManagerKind.OWN_SESSION else f"{kind} {manager.name}".strip()
 
 
 def difference_table(differences: Sequence[wire.Difference]) -> Table:
