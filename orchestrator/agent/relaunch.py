@@ -161,12 +161,15 @@ class Relaunch:
             return self._finish(State.DOWN, 7, _REMAINS, "down")
         if self._order.kind == OrderKind.TEARDOWN or self._order.new is None:
             return self._finish(State.DONE, 0, self._stopped.summary if self._stopped else "nothing was running", "down, as asked")
+        launch = self._order.new
         try:
-            return self._bring_up(self._order.new)
+            ready = self._bring_up(launch)
         except LaunchFailed as failed:
-            return self._roll_back(self._order.new, failed.failure)
+            return self._roll_back(launch, failed.failure)
         except Exception as error:  # noqa: BLE001 - whatever breaks between stop and ready, the service must come back
-            return self._roll_back(self._order.new, _unexpected(error))
+            return self._roll_back(launch, _unexpected(error))
+        measured = self._measure_new(launch)
+        return self._finish(State.DONE, 0, f"{launch.backend} serves", "serving", ready=ready, launch=launch, measured=measured)
 
     def _check(self) -> Optional[str]:
         server = self._steps.find()
@@ -188,9 +191,12 @@ class Relaunch:
         if self._order.kind == OrderKind.TEARDOWN:
             return
         self._journal.state(State.BASELINE, "the old server is looked at while it serves")
-        self._observed = self._steps.observe(previous)
+        try:
+            self._observed = self._steps.observe(previous)
+        except Exception as error:  # noqa: BLE001 - nothing was touched yet, and less is compared afterwards: verify says so
+            self._observed = Observed(remark=f"an unexpected error: {error!r}")
         if self._order.policy.measure:
-            self._baseline = self._steps.measure(previous.launch, self._journal.progress)
+            self._baseline = self._measure(previous.launch)
 
     def _stop_old(self) -> bool:
         self._journal.state(State.DRAINING, "SIGTERM to the main process; running requests go on")
@@ -220,7 +226,7 @@ class Relaunch:
     def _enter(self, state: str, reason: str) -> None:
         self._journal.state(state, reason)
 
-    def _bring_up(self, launch: wire.Launch) -> wire.OrderResult:
+    def _bring_up(self, launch: wire.Launch) -> Ready:
         ready = self._start(Previous(launch))
         verdicts = self._steps.verify(launch, self._observed, ready.observed, self._journal.progress)
         self._verdicts += verdicts
@@ -229,11 +235,21 @@ class Relaunch:
             raise LaunchFailed(wire.Failure("wrong_answers", wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
         self._steps.mark_verified(launch, ready.observed)
         self._journal.state(State.VERIFIED, _verified(verdicts), {"verdicts": verdicts})
-        measured = None
-        if self._order.policy.measure:
-            measured = self._steps.measure(launch, self._journal.progress)
-            self._journal.state(State.MEASURED, measured.skipped or f"{measured.tokens_per_second:.2f} tok/s", {"timing": measured})
-        return self._finish(State.DONE, 0, f"{launch.backend} serves", "serving", ready=ready, launch=launch, measured=measured)
+        return ready
+
+    def _measure_new(self, launch: wire.Launch) -> Optional[wire.DecodeTiming]:
+        if not self._order.policy.measure:
+            return None
+        measured = self._measure(launch)
+        self._journal.state(State.MEASURED, measured.skipped or f"{measured.tokens_per_second:.2f} tok/s", {"timing": measured})
+        return measured
+
+    def _measure(self, launch: wire.Launch) -> wire.DecodeTiming:
+        """A timing is never worth a serving server: whatever goes wrong in it is told in its place."""
+        try:
+            return self._steps.measure(launch, self._journal.progress)
+        except Exception as error:  # noqa: BLE001 - see above
+            return wire.DecodeTiming(skipped=f"an unexpected error: {error!r}")
 
     def _start(self, target: Previous) -> Ready:
         launch = target.launch

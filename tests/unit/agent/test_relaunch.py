@@ -51,10 +51,14 @@ class RememberingSteps:
 
     def observe(self, previous: Previous) -> Observed:
         self.calls.append("observe")
+        if "observe" in self.failing:
+            raise ValueError("not what was expected")
         return Observed(capacity=1000)
 
     def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
         self.calls.append(f"measure {launch.launch_id}")
+        if f"measure {launch.launch_id}" in self.failing:
+            raise ValueError("not what was expected")
         return TIMING
 
     def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
@@ -240,3 +244,13 @@ def test_nothing_is_started_on_top_of_leftovers_that_resist() -> None:
     steps = RememberingSteps(server=None, left=("process 7",), dirty_after={"leftovers"})
     result, _ = carry_out(order(OrderKind.LAUNCH, old=None), steps)
     assert (result.exit_code, steps.calls) == (7, ["end_leftovers"])
+
+
+def test_a_timing_that_breaks_costs_no_serving_server() -> None:
+    steps = RememberingSteps(failing={"observe", "measure old", "measure new"})
+    result, states = carry_out(order(), steps)
+    assert (states[-1], result.exit_code) == (State.DONE, 0)
+    assert result.baseline is not None
+    assert result.measured is not None
+    assert "not what was expected" in str(result.baseline.skipped)
+    assert "not what was expected" in str(result.measured.skipped)
