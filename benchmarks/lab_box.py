@@ -25,6 +25,8 @@ from tests.ssh.openssh import OpenSsh
 
 HOST = "lab-b200"
 PROGRAM = str(Path(sys.executable).with_name("orchestrator"))
+PLAIN_SHELL = "SetEnv SHLVL=1"
+"""Keeps bash from reading ~/.bashrc for a command over ssh: whatever this user has in it is not what is measured."""
 STRICT = ("-F", "none", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR")
 
 
@@ -94,7 +96,7 @@ class LabBox:
         return time.monotonic()
 
     def journal_time(self, state: str) -> float:
-        """When the newest order reached `state`, on the monotonic clock."""
+        """When the newest order first reached `state`, on the monotonic clock."""
         newest = max((self.layout.state_root(HOST) / self.service["name"] / "orders").iterdir())
         lines = (newest / "journal.jsonl").read_text(encoding="utf-8").replace("\0", "").splitlines()
         entries = [json.loads(line) for line in lines if line]
@@ -124,7 +126,7 @@ def lab_box(folder: Path) -> Iterator[LabBox]:
     try:
         keys = folder / "sshd"
         keys.mkdir()
-        with OpenSsh(keys).running() as server:
+        with OpenSsh(keys, options=(PLAIN_SHELL,)).running() as server:
             inventory = _behind_openssh(layout, server)
             [service] = [item for item in _services(layout.inventory) if item["host"] == HOST]
             yield LabBox(layout, server, inventory, service)

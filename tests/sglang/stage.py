@@ -111,7 +111,7 @@ class Stage:
 
     def processes_of(self, pid: int) -> set[ContainerProcess]:
         """A server's processes: the main one and those in its session."""
-        listed = self.service.container.run("ps", "--no-headers", "-o", "pid", "--ppid", str(pid)).stdout.split()
+        listed = self.service.container.run("ps", "--no-headers", "-o", "pid", "--ppid", str(pid), check=False).stdout.split()
         pids = {pid, *map(int, listed)}
         return {process for process in sglang_processes(self.service) if process.pid in pids}
 
@@ -132,9 +132,9 @@ class Stage:
         assert PORT not in listening_ports(self.service.container)
 
     def files(self) -> set[str]:
-        """Every file of the container's own file system that no state folder, log or cache of SGLang's accounts for."""
+        """Every file of its own file system that is neither in the state folder, nor a log, nor SGLang's own (its sockets in /tmp)."""
         root = self.service.container.folder / "rootfs"
-        expected = ("var/lib/orchestrator/", "var/log/", "var/lib/systemd/", "root/.cache/", "root/.triton/", "run/")
+        expected = ("var/lib/orchestrator/", "var/log/", "var/lib/systemd/", "root/.cache/", "root/.triton/", "tmp/tmp", "run/")
         paths = (str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
         return {path for path in paths if not path.startswith(expected)}
 
