@@ -5,6 +5,7 @@ when they are wrong; generated words differ between right kernels too, so they a
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -61,7 +62,9 @@ def score_texts(client: Client, timeout: float = 120.0) -> Scores:
             values = _input_logprobs(client, text, timeout)
             likelihoods[name] = sum(values) / len(values)
             tokens[name] = len(values)
-        outputs = [generate(client, {"text": prompt}, GREEDY_TOKENS, timeout) for prompt in PROMPTS]
+        # Side by side: a server that decodes slowly takes a third of the time.
+        with ThreadPoolExecutor(len(PROMPTS)) as pool:
+            outputs = list(pool.map(lambda prompt: generate(client, {"text": prompt}, GREEDY_TOKENS, timeout), PROMPTS))
     except (HttpError, BadGeneration, NotScoredError) as error:
         return Scores(rejected=str(error) if not isinstance(error, StatusError) else f"the server refused to score: {error}")
     return Scores(likelihoods, tokens, [output.text for output in outputs], [decay(output) or "" for output in outputs])

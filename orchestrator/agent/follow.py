@@ -20,7 +20,7 @@ _COLLECT_LIMIT = 512 * 1024
 
 
 def follow(reference: wire.OrderReference, emit: Emit) -> wire.OrderResult:
-    """Emit an order's states and progress from where the caller left off, until it has ended.
+    """Emit an order's states and progress from where the caller left off, until it has ended, then what it left.
 
     Raises:
         AgentRefusal: there is no such order.
@@ -34,6 +34,7 @@ def follow(reference: wire.OrderReference, emit: Emit) -> wire.OrderResult:
         status = order_status(folder, reference.order_id)
         reader.read(emit)
         if status is not None and not status.live and status.state != "INTERRUPTED(SUBMITTED)":
+            emit(wire.EventKind.COLLECTED, collect(folder, reference.order_id))
             return _ended(path, status)
         time.sleep(_POLL)
 
@@ -122,10 +123,9 @@ def _last_lines(stream: Any, count: int) -> List[str]:
     return lines[-count:] if count else []
 
 
-def collect(reference: wire.OrderReference, emit: Emit) -> wire.Collected:
-    """Return what an order left on the box: its journal, progress, plan of starts and server logs, scrubbed."""
-    folder = StateFolder(reference.state_root, reference.service)
-    path = folder.order_folder(reference.order_id)
+def collect(folder: StateFolder, order_id: str) -> wire.Collected:
+    """What an order left on the box for the operator's run folder: journal, progress and server logs, scrubbed."""
+    path = folder.order_folder(order_id)
     order = read_record(wire.Order, path / "order.json")
     launch_id = order.new.launch_id if order is not None and order.new is not None else None
     sources: Dict[str, Path] = {JOURNAL: path / JOURNAL, PROGRESS: path / PROGRESS, "supervisor.log": path / "supervisor.log"}

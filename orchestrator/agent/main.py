@@ -38,7 +38,6 @@ VERBS: Dict[str, Verb] = {
     "submit": Verb("supervisor", "submit", "Order", ends_with_reader=False),
     "follow": Verb("follow", "follow", "OrderReference"),
     "logs": Verb("follow", "logs", "LogRequest"),
-    "collect": Verb("follow", "collect", "OrderReference"),
 }
 
 DISK_FULL = (28, 122)

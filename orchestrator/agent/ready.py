@@ -19,7 +19,7 @@ from orchestrator.agent.procfs import Process, listening_pids
 from orchestrator.agent.relaunch import LaunchFailed
 from orchestrator.agent.watch import ExitStatus, LoadWatch
 
-TICK = 0.05
+TICK = 0.03
 """How often a load is looked at: a refused connection costs nothing."""
 
 _PAUSE = 0.1
@@ -143,6 +143,7 @@ class _Proof:
         self._facts: Optional[sglang.ServerFacts] = None
         self._remarks: List[str] = []
         self._admitted = False
+        self._tried_early = False
         self._good = 0
         self._bad: List[str] = []
         self._first_answer = 0.0
@@ -196,8 +197,10 @@ class _Proof:
     def _next_question(self) -> _Question:
         if self._facts is None:
             return _Question(lambda: sglang.server_facts(self._client, 30.0), self._take_facts)
-        if not self._admitted:
+        # SGLang answers generations while it still warms up (0.5.9 to 0.5.23), so one is tried before that is waited for.
+        if not self._admitted and (self._first_answer or self._tried_early):
             return _Question(lambda: _admits(self._client), self._take_admitted)
+        self._tried_early = True
         # As long as it takes: the first one may compile kernels for minutes. The watch ends it when nothing moves.
         return _Question(lambda: generate(self._client, _prompt(self._launch), _TOKENS, 86400.0), self._take_generation)
 
@@ -219,14 +222,18 @@ class _Proof:
 
     def _take_generation(self, _generation: Any) -> Optional[ReadyReport]:
         self._bad.clear()
-        self._good += 1
         if not self._first_answer:
             self._first_answer = time.monotonic()
             self._on_first_answer()
+        # An answer given while it still warms up is a first answer, but proves less than it will have to.
+        self._good += 1 if self._admitted else 0
         return self._finish() if self._good >= self._generations else None
 
     def _note_bad(self, error: Exception) -> None:
-        """Remember a bad answer, and give up on a server that keeps giving one."""
+        """Remember a bad answer, and give up on a server that keeps giving one; while it warms up none counts."""
+        if self._facts is not None and not self._admitted:
+            self._not_before = time.monotonic() + TICK
+            return
         self._good = 0
         self._bad.append(str(error))
         self._not_before = time.monotonic() + _PAUSE

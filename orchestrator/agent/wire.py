@@ -36,6 +36,8 @@ class EventKind:
     """data is a :class:`Progress`."""
     LOG = "log"
     """data is ``{"text": str}``: server log lines, secrets scrubbed."""
+    COLLECTED = "collected"
+    """data is a :class:`Collected`: what an order left, just before the result of following it."""
     RESULT = "result"
     """data is the verb's answer (see the table in main.py). Always the last event."""
     ERROR = "error"

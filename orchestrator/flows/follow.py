@@ -95,6 +95,8 @@ class _Follower:
                 self._observer.state(entry)
         elif event.kind == wire.EventKind.PROGRESS:
             self._observer.progress(decoded(wire.Progress, event))
+        elif event.kind == wire.EventKind.COLLECTED:
+            self._observer.collected(decoded(wire.Collected, event))
         elif event.kind == wire.EventKind.LOG:
             self._observer.log(str(event.data.get("text", "")))
 

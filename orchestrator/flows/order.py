@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.agent import wire
-from orchestrator.errors import AgentError, ConnectionLostError, InterruptedByOperatorError, LockedError, OrchestratorError, RefusedError
+from orchestrator.errors import AgentError, ConnectionLostError, InterruptedByOperatorError, LockedError, RefusedError
 from orchestrator.flows.follow import follow
 from orchestrator.flows.look import new_id
 from orchestrator.flows.observer import Observer
@@ -16,7 +16,6 @@ from orchestrator.flows.target import Agent, Connect, Target
 from orchestrator.results.runs import operator_name
 
 SUBMIT_SECONDS = 60.0
-COLLECT_SECONDS = 60.0
 
 Confirm = Callable[[Plan], bool]
 """Asks whether the plan may be carried out.
@@ -94,7 +93,7 @@ def make_order(target: Target, plan: Plan, options: Options, launch: wire.Launch
 
 
 def carry_out(agent: Agent, target: Target, order: wire.Order, observer: Observer, connect: Connect) -> wire.OrderResult:
-    """Submit an order, follow it to its end and bring back what it left.
+    """Submit an order, follow it to its end.
 
     Raises:
         LockedError, RefusedError: the box won't; nothing was touched.
@@ -110,7 +109,6 @@ def carry_out(agent: Agent, target: Target, order: wire.Order, observer: Observe
         result = dataclasses.replace(result, next_step=target.named(result.next_step))
         standing = f"the {order.kind} {order.order_id} has ended: {result.state}"
         observer.result(result)
-        _collect(target, order, observer, connect)
     except KeyboardInterrupt:
         raise InterruptedByOperatorError(f"interrupted here; {standing}", next_step=target.command("status")) from None
     return result
@@ -123,12 +121,3 @@ def _submit(agent: Agent, target: Target, order: wire.Order, unknown: str) -> st
         raise LockedError(error.message, evidence=error.evidence, next_step=target.named(error.next_step)) from None
     except (ConnectionLostError, AgentError) as error:
         raise ConnectionLostError(unknown, evidence=[error.message, *error.evidence], next_step=target.command("status")) from error
-
-
-def _collect(target: Target, order: wire.Order, observer: Observer, connect: Connect) -> None:
-    reference = wire.OrderReference(order.service, order.state_root, order.order_id)
-    try:
-        with connect(target) as agent:
-            observer.collected(agent.ask("collect", reference, wire.Collected, COLLECT_SECONDS))
-    except OrchestratorError as error:
-        observer.warn(f"the log and the journal could not be brought back: {error.message}")

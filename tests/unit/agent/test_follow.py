@@ -35,7 +35,10 @@ def followed(tmp_path: Path, after: int = 0) -> tuple[wire.OrderResult, list[str
     seen: list[str] = []
 
     def emit(kind: str, data: Any) -> None:
-        seen.append(data["state"] if kind == wire.EventKind.STATE else data["phase"])
+        if kind == wire.EventKind.COLLECTED:
+            assert "journal.jsonl" in data.files
+        else:
+            seen.append(data["state"] if kind == wire.EventKind.STATE else data["phase"])
 
     return follow(reference(tmp_path, after), emit), seen
 
@@ -106,7 +109,7 @@ def test_what_is_collected_holds_no_secret_and_says_what_was_cut(tmp_path: Path)
     write_story(path)
     log = folder.write_launch(LAUNCH) / "server.log"
     log.write_text("first hunter2222\n" + "x" * 2_000_000 + "\nlast\n")
-    collected = collect(reference(tmp_path), lambda *_: None)
+    collected = collect(folder, "o1")
     assert set(collected.files) == {"journal.jsonl", "progress.jsonl", "server.log"}
     assert collected.truncated == ["server.log"]
     text = collected.files["server.log"]

@@ -212,9 +212,14 @@ def test_what_was_not_foreseen_is_a_sentence_and_its_traceback_a_file(box: Box, 
 
 def test_no_secret_is_shown_or_kept_wherever_it_comes_up(box: Box) -> None:
     leaky = done(summary=f"key {CANARY}", failure=wire.Failure("x", CANARY, [f"--api-key={CANARY}"], CANARY))
-    script: list[Step] = [state(1, "CHECKED", f"with {CANARY}"), wire.Event(wire.EventKind.LOG, {"text": CANARY}), *relaunch_script(leaky)]
+    script: list[Step] = [
+        state(1, "CHECKED", f"with {CANARY}"),
+        wire.Event(wire.EventKind.LOG, {"text": CANARY}),
+        wire.Event(wire.EventKind.COLLECTED, wire.to_json(wire.Collected({"server.log": f"key {CANARY}\n"}))),
+        *relaunch_script(leaky),
+    ]
     leaks: list[dict[str, Any]] = [
-        {"follow": [script], "collect": [answer(wire.Collected({"server.log": f"key {CANARY}\n"}))]},
+        {"follow": [script]},
         {"preflight": [answer(preflight(differences=[dataclasses.replace(DRIFT, old=CANARY)]))]},
         {"preflight": [[ValueError(f"unexpected {CANARY}")]]},
         {"submit": [[LockedError(CANARY, evidence=[CANARY], next_step=CANARY)]]},

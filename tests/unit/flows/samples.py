@@ -140,13 +140,15 @@ def relaunch_script(result: wire.OrderResult) -> list[Any]:
     ]
 
 
+COLLECTED = wire.Event(wire.EventKind.COLLECTED, wire.to_json(wire.Collected({"server.log": "up\n", "journal.jsonl": "{}\n"})))
+
+
 def healthy_agent(**scripts: Any) -> FakeAgent:
     """An agent on a box where everything is in order, except for what `scripts` say."""
     defaults: dict[str, Any] = {
         "survey": [answer(survey())],
         "preflight": [answer(preflight())],
         "submit": [answer(SUBMITTED)],
-        "follow": [relaunch_script(done())],
-        "collect": [answer(wire.Collected({"server.log": "up\n", "journal.jsonl": "{}\n"}))],
+        "follow": [[COLLECTED, *relaunch_script(done())]],
     }
     return FakeAgent(**{**defaults, **scripts})

@@ -159,12 +159,6 @@ def test_a_lock_comes_through(target: Target) -> None:
         run(agent, target, Heard())
 
 
-def test_what_can_not_be_brought_back_is_only_a_warning(target: Target) -> None:
-    agent, heard = healthy_agent(collect=[[ConnectionLostError("gone")]]), Heard()
-    assert run(agent, target, heard).result == done()
-    assert "gone" in heard.warnings[0]
-
-
 def test_a_launch_never_replaces_a_server(target: Target) -> None:
     with pytest.raises(RefusedError, match="4242"):
         launch(target, target.inventory.backends_named("auto"), Options(), Heard(), yes, FakeBox(healthy_agent()).connect)
