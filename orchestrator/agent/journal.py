@@ -165,16 +165,19 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 
 def order_status(folder: StateFolder, order_id: Optional[str] = None) -> Optional[wire.OrderStatus]:
-    """Where an order (the newest, when not named) stands; None when there is none."""
+    """Where an order stands (when not named: the one at work, else the newest); None when there is none."""
+    holder = lock_holder(folder)
     identifiers = folder.order_ids()
-    chosen = order_id or (identifiers[-1] if identifiers else None)
+    at_work = holder if holder in identifiers else None
+    chosen = order_id or at_work or (identifiers[-1] if identifiers else None)
     if chosen is None:
         return None
     order = read_record(wire.Order, folder.order_folder(chosen) / "order.json")
-    entries = read_journal(folder.order_folder(chosen) / JOURNAL)
     if order is None:
         return None
-    live = lock_holder(folder) == chosen
+    # Before the journal: an order that ends between the two looks would seem to have been cut off in its last state but one.
+    live = holder == chosen
+    entries = read_journal(folder.order_folder(chosen) / JOURNAL)
     state = entries[-1].state if entries else "SUBMITTED"
     if state not in wire.State.FINAL and not live:
         state = f"INTERRUPTED({state})"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from orchestrator.agent import wire
 from orchestrator.agent.journal import JOURNAL, Journal, ServiceLock, Tail, lock_holder, order_status, read_journal
 from orchestrator.agent.state_folder import StateFolder, write_private
@@ -94,3 +96,48 @@ def test_a_second_taker_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     assert lock_holder(folder) is None
     assert second.take("o2")
     second.release()
+
+
+def write_order(folder: StateFolder, order_id: str, state: str) -> None:
+    path = folder.order_folder(order_id)
+    path.mkdir()
+    order = wire.Order(order_id, wire.OrderKind.TEARDOWN, "svc", str(folder.path.parent), 1, wire.Policy(), "ann@laptop")
+    write_private(path / "order.json", json.dumps(wire.to_json(order)))
+    with Journal(path) as journal:
+        journal.state(state, "")
+
+
+def test_the_order_at_work_comes_before_a_newer_one_that_was_refused(tmp_path: Path) -> None:
+    folder, path = open_order(tmp_path)
+    write_order(folder, "o2", wire.State.REFUSED)
+    with Journal(path) as journal:
+        journal.state(wire.State.STOPPING, "")
+    lock = ServiceLock(folder)
+    assert lock.take("o1")
+    status = order_status(folder)
+    lock.release()
+    assert status is not None
+    assert (status.order_id, status.live) == ("o1", True)
+    newest = order_status(folder)
+    assert newest is not None
+    assert newest.order_id == "o2"
+
+
+def test_an_order_that_ends_after_its_journal_was_read_was_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, path = open_order(tmp_path)
+    lock = ServiceLock(folder)
+    assert lock.take("o1")
+    writer = Journal(path)
+    writer.state(wire.State.VERIFIED, "")
+
+    def read_then_end(journal: Path) -> list[wire.StateEntry]:
+        entries = read_journal(journal)
+        writer.state(wire.State.DONE, "")
+        lock.release()
+        return entries
+
+    monkeypatch.setattr("orchestrator.agent.journal.read_journal", read_then_end)
+    status = order_status(folder, "o1")
+    writer.close()
+    assert status is not None
+    assert status.state == "VERIFIED"
