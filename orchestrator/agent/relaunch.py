@@ -10,6 +10,7 @@ What it decides is here; what it does to the world is behind :class:`Steps`, so 
 without a server. Before a step that can't be taken back, the journal says what is about to be done.
 """
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass, field
@@ -21,9 +22,6 @@ from orchestrator.agent.wire import OrderKind, Outcome, State
 
 Report = Callable[[str, str], None]
 """Takes a phase and a detail, for the screen."""
-
-
-_REMAINS = "what is left of the old server could not be cleared, so nothing was started on top of it"
 
 
 class LaunchFailed(Exception):  # noqa: N818
@@ -119,6 +117,13 @@ class Steps(Protocol):
     def stop_launch(self, launch: wire.Launch, report: Report) -> List[wire.Verdict]:
         """End whatever is left of a failed launch, at once, and check that nothing is left."""
 
+    def still_serves(self, launch: wire.Launch, report: Report) -> None:
+        """Prove a launch that was ready once more, in short.
+
+        Raises:
+            LaunchFailed: it has died or does not answer any more.
+        """
+
     def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
         """Make this launch the one to roll back to."""
 
@@ -145,30 +150,39 @@ class Relaunch:
         self._baseline: Optional[wire.DecodeTiming] = None
         self._observed = Observed()
         self._stopped: Optional[Stopped] = None
+        self.touched = False
+        """Whether anything may have been sent a signal: until then an error refuses the order, from then on it rolls back."""
         self._verdicts: List[wire.Verdict] = []
 
     def run(self) -> wire.OrderResult:
-        """Carry the order out; returns when it has come to a final state, whatever happens on the way."""
+        """Carry the order out; returns when it has come to a final state, whatever happens on the way.
+
+        Raises:
+            AgentRefusal, OSError: before anything was touched.
+        """
         refusal = self._check()
         if refusal is not None:
             return self._finish(State.REFUSED, 3, refusal, "unchanged")
         self._journal.state(State.LOCKED, f"held for {self._order.operator}" + (f": {self._order.reason}" if self._order.reason else ""))
-        if self._previous is not None:
-            self._look_at_old(self._previous)
-            if not self._stop_old():
-                return self._finish(State.DOWN, 7, _REMAINS, "down")
-        elif not self._end_leftovers():
-            return self._finish(State.DOWN, 7, _REMAINS, "down")
+        try:
+            remains = self._stop_old(self._previous) if self._previous is not None else self._end_leftovers()
+        except Exception as error:
+            # A stop that broke off half-way must not leave the service without a server.
+            if not self.touched or self._previous is None:
+                raise
+            return self._roll_back(None, _unexpected(error))
+        if remains is not None:
+            return self._finish(State.DOWN, 7, f"nothing was started: {remains.detail}", "down", next_step=remains.next_step)
         if self._order.kind == OrderKind.TEARDOWN or self._order.new is None:
             return self._finish(State.DONE, 0, self._stopped.summary if self._stopped else "nothing was running", "down, as asked")
         launch = self._order.new
         try:
             ready = self._bring_up(launch)
+            measured = self._measure_new(launch)
         except LaunchFailed as failed:
             return self._roll_back(launch, failed.failure)
         except Exception as error:  # noqa: BLE001 - whatever breaks between stop and ready, the service must come back
             return self._roll_back(launch, _unexpected(error))
-        measured = self._measure_new(launch)
         return self._finish(State.DONE, 0, f"{launch.backend} serves", "serving", ready=ready, launch=launch, measured=measured)
 
     def _check(self) -> Optional[str]:
@@ -188,8 +202,6 @@ class Relaunch:
         return None
 
     def _look_at_old(self, previous: Previous) -> None:
-        if self._order.kind == OrderKind.TEARDOWN:
-            return
         self._journal.state(State.BASELINE, "the old server is looked at while it serves")
         try:
             self._observed = self._steps.observe(previous)
@@ -198,33 +210,44 @@ class Relaunch:
         if self._order.policy.measure:
             self._baseline = self._measure(previous.launch)
 
-    def _stop_old(self) -> bool:
+    def _stop_old(self, previous: Previous) -> Optional[wire.Verdict]:
+        """Stop it and wait until nothing of it is left; the verdict that forbids a start, if there is one."""
+        if self._order.kind != OrderKind.TEARDOWN:
+            self._look_at_old(previous)
         self._journal.state(State.DRAINING, "SIGTERM to the main process; running requests go on")
-        self._stopped = self._steps.stop(self._journal.progress, self._enter)
-        verdicts = self._steps.clean(self._journal.progress)
-        self._verdicts += verdicts
-        dirty = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
-        if dirty:
-            return False
-        self._journal.state(State.CLEAN, self._stopped.summary, {"verdicts": verdicts, "evidence": self._stopped.evidence})
-        return True
+        self._stopped = self._steps.stop(self._report_touch, self._tell)
+        remains = self._judge(self._steps.clean(self._journal.progress))
+        if remains is None:
+            self._tell(State.CLEAN, self._stopped.summary, {"verdicts": self._verdicts, "evidence": self._stopped.evidence})
+        return remains
 
-    def _end_leftovers(self) -> bool:
-        """Whether nothing is left of earlier launches, after ending what is."""
+    def _report_touch(self, phase: str, detail: str) -> None:
+        """A stop's first report comes after its first signal."""
+        self.touched = True
+        self._journal.progress(phase, detail)
+
+    def _end_leftovers(self) -> Optional[wire.Verdict]:
+        """End what is left of earlier launches; the verdict that forbids a start, if there is one."""
         left = self._steps.leftovers()
         if not left:
-            return True
+            return None
         self._journal.state(State.STOPPING, f"{len(left)} processes are left of an earlier launch", {"processes": left})
-        verdicts = self._steps.end_leftovers(self._journal.progress)
-        self._verdicts += verdicts
-        if any(verdict.outcome == Outcome.REFUSE for verdict in verdicts):
-            return False
-        self._stopped = Stopped(f"nothing was running; {len(left)} processes left of an earlier launch were ended", evidence=left)
-        self._journal.state(State.CLEAN, self._stopped.summary, {"verdicts": verdicts})
-        return True
+        self.touched = True
+        remains = self._judge(self._steps.end_leftovers(self._journal.progress))
+        if remains is None:
+            self._stopped = Stopped(f"nothing was running; {len(left)} processes left of an earlier launch were ended", evidence=left)
+            self._tell(State.CLEAN, self._stopped.summary, {"verdicts": self._verdicts})
+        return remains
 
-    def _enter(self, state: str, reason: str) -> None:
-        self._journal.state(state, reason)
+    def _judge(self, verdicts: List[wire.Verdict]) -> Optional[wire.Verdict]:
+        """Keep the verdicts of a clean gate and return the one that closes it."""
+        self._verdicts += verdicts
+        return next((verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE), None)
+
+    def _tell(self, state: str, reason: str, data: Optional[Dict[str, Any]] = None) -> None:
+        """Journal what has happened already. Bringing the service back does not wait for a disk with room."""
+        with contextlib.suppress(OSError):
+            self._journal.state(state, reason, data)
 
     def _bring_up(self, launch: wire.Launch) -> Ready:
         ready = self._start(Previous(launch))
@@ -233,16 +256,35 @@ class Relaunch:
         wrong = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
         if wrong:
             raise LaunchFailed(wire.Failure("wrong_answers", wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
-        self._steps.mark_verified(launch, ready.observed)
-        self._journal.state(State.VERIFIED, _verified(verdicts), {"verdicts": verdicts})
+        self._mark_verified(launch, ready)
+        self._tell(State.VERIFIED, _verified(verdicts), {"verdicts": verdicts})
         return ready
+
+    def _mark_verified(self, launch: wire.Launch, ready: Ready) -> None:
+        """A record is not worth a serving server either."""
+        try:
+            self._steps.mark_verified(launch, ready.observed)
+        except OSError as error:
+            detail = f"{launch.launch_id} is not recorded as the last verified launch: {error.strerror or error}"
+            self._verdicts.append(wire.Verdict("record", Outcome.WARN, detail, next_step="df -h"))
 
     def _measure_new(self, launch: wire.Launch) -> Optional[wire.DecodeTiming]:
         if not self._order.policy.measure:
             return None
         measured = self._measure(launch)
-        self._journal.state(State.MEASURED, measured.skipped or f"{measured.tokens_per_second:.2f} tok/s", {"timing": measured})
+        if measured.skipped is not None:
+            self._require_serving(launch)
+        self._tell(State.MEASURED, measured.skipped or f"{measured.tokens_per_second:.2f} tok/s", {"timing": measured})
         return measured
+
+    def _require_serving(self, launch: wire.Launch) -> None:
+        """Raise LaunchFailed when the launch has died since it was verified; a fault of the look itself is not worth a server."""
+        try:
+            self._steps.still_serves(launch, self._journal.progress)
+        except LaunchFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            self._verdicts.append(wire.Verdict("serves", Outcome.UNKNOWN, f"an unexpected error: {error!r}", next_step="fab status"))
 
     def _measure(self, launch: wire.Launch) -> wire.DecodeTiming:
         """A timing is never worth a serving server: whatever goes wrong in it is told in its place."""
@@ -254,42 +296,48 @@ class Relaunch:
     def _start(self, target: Previous) -> Ready:
         launch = target.launch
         what = f"unit {target.unit}" if target.unit else f"launch {launch.launch_id}"
-        self._journal.state(State.STARTING, f"starting {what}", {"launch_id": launch.launch_id, "unit": target.unit, "argv": argv(launch)})
+        self._tell(State.STARTING, f"starting {what}", {"launch_id": launch.launch_id, "unit": target.unit, "argv": argv(launch)})
         if target.unit:
             self._steps.start_unit(target.unit)
             started: Dict[str, Any] = {"unit": target.unit}
         else:
             started = self._steps.start(launch)
-        self._journal.state(State.LOADING, f"{what} is running", started)
-        return self._steps.wait_ready(target, self._journal.progress, self._enter)
+        self._tell(State.LOADING, f"{what} is running", started)
+        return self._steps.wait_ready(target, self._journal.progress, self._tell)
 
-    def _roll_back(self, launch: wire.Launch, failure: wire.Failure) -> wire.OrderResult:
-        self._journal.state(State.ROLLING_BACK, failure.summary, {"failure": failure})
+    def _roll_back(self, launch: Optional[wire.Launch], failure: wire.Failure) -> wire.OrderResult:
+        """Bring the previous server back. `launch` is the one that failed, None when the stop of the old server broke off."""
+        self._tell(State.ROLLING_BACK, failure.summary, {"failure": failure})
         try:
-            leftovers = self._steps.stop_launch(launch, self._journal.progress)
-            self._verdicts += leftovers
-            dirty = [verdict for verdict in leftovers if verdict.outcome == Outcome.REFUSE]
-            if dirty:
-                return self._finish(
-                    State.DOWN, 7, f"{failure.summary}; what it left could not be cleared: {dirty[-1].detail}", "down", failure
-                )
+            report = self._journal.progress
+            remains = self._judge(self._steps.clean(report) if launch is None else self._steps.stop_launch(launch, report))
+            if remains is not None:
+                summary = f"{failure.summary}; nothing was put back: {remains.detail}"
+                return self._finish(State.DOWN, 7, summary, "down", failure, next_step=remains.next_step)
             if self._previous is None:
                 return self._finish(State.DOWN, 7, f"{failure.summary}; nothing served before, so nothing was put back", "down", failure)
+            if self._order.kind == OrderKind.TEARDOWN:
+                return self._finish(State.DOWN, 7, f"the teardown broke off: {failure.summary}; nothing of it is left", "down", failure)
             target = self._previous
             if target.unit is None:
                 target = dataclasses.replace(target, launch=dataclasses.replace(target.launch, launch_id=self._steps.new_launch_id()))
+            return self._put_back(target, failure)
+        except Exception as error:  # noqa: BLE001 - the operator must learn that the service may be down, and why
+            return self._finish(State.DOWN, 7, f"{failure.summary}; then rolling back failed: {error!r}", "not known to serve", failure)
+
+    def _put_back(self, target: Previous, failure: wire.Failure) -> wire.OrderResult:
+        try:
             ready = self._start(target)
         except LaunchFailed as again:
-            return self._finish(
-                State.DOWN, 7, f"{failure.summary}; then the previous server failed too: {again.failure.summary}", "down", failure
-            )
-        except Exception as error:  # noqa: BLE001 - the operator must learn that the service is down, and why
-            return self._finish(State.DOWN, 7, f"{failure.summary}; then rolling back failed: {error!r}", "down", failure)
+            if target.unit is None:
+                # It would go on loading with nobody looking, hold the GPUs, and keep the port from the next launch.
+                self._judge(self._steps.stop_launch(target.launch, self._journal.progress))
+            summary = f"{failure.summary}; then the previous server failed too: {again.failure.summary}"
+            return self._finish(State.DOWN, 7, summary, "down", failure, launch=target.launch)
         if target.unit is None:
-            self._steps.mark_verified(target.launch, ready.observed)
-        return self._finish(
-            State.RESTORED, 6, failure.summary, "the previous server serves again", failure, ready=ready, launch=target.launch
-        )
+            self._mark_verified(target.launch, ready)
+        summary, serves = failure.summary, "the previous server serves again"
+        return self._finish(State.RESTORED, 6, summary, serves, failure, ready=ready, launch=target.launch)
 
     def _finish(
         self,
@@ -302,6 +350,7 @@ class Relaunch:
         ready: Optional[Ready] = None,
         launch: Optional[wire.Launch] = None,
         measured: Optional[wire.DecodeTiming] = None,
+        next_step: Optional[str] = None,
     ) -> wire.OrderResult:
         stopped = self._stopped
         dark = None
@@ -314,7 +363,7 @@ class Relaunch:
             summary=summary,
             service=service,
             failure=failure,
-            next_step=_next_step(state),
+            next_step=next_step or self._next_step(state),
             baseline=self._baseline,
             measured=measured,
             dark_seconds=dark,
@@ -322,8 +371,16 @@ class Relaunch:
             launch_id=launch.launch_id if launch else None,
             verdicts=self._verdicts,
         )
-        self._journal.state(state, summary, {"service": service, "time": time.time()})
+        self._tell(state, summary, {"service": service, "time": time.time()})
         return result
+
+    def _next_step(self, state: str) -> Optional[str]:
+        failed = f"fab logs --launch {self._order.new.launch_id}" if self._order.new is not None else "fab logs"
+        return {
+            State.RESTORED: f"{failed}   # the log of the launch that failed",
+            State.DOWN: f"fab status, then {failed}; fab launch starts the service again",
+            State.REFUSED: "fab status",
+        }.get(state)
 
 
 def argv(launch: wire.Launch) -> List[str]:
@@ -344,20 +401,12 @@ def _verified(verdicts: List[wire.Verdict]) -> str:
     return f"it serves; not shown to be as before: {', '.join(unproven)}"
 
 
-def _next_step(state: str) -> Optional[str]:
-    return {
-        State.RESTORED: "read the evidence; fab logs shows the failed launch",
-        State.DOWN: "fab status, then fab logs; fab launch starts the service again",
-        State.REFUSED: "fab status",
-    }.get(state)
-
-
 def _unexpected(error: Exception) -> wire.Failure:
     if isinstance(error, AgentRefusal):
         told = error.failure
         return wire.Failure(told.category, told.message, told.evidence, told.next_step or "")
     return wire.Failure(
         "unexpected",
-        f"an unexpected error stopped the launch: {error!r}",
+        f"an unexpected error: {error!r}",
         advice="this is a fault of the orchestrator: keep the run folder",
     )

@@ -1,5 +1,6 @@
 """What the state machine does to the world: :class:`relaunch.Steps` on a real box."""
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -45,7 +46,9 @@ class BoxSteps:
         return captured
 
     def observe(self, previous: Previous) -> Observed:
-        if survey.health_of(self._found(), self._folder) != sglang.Health.SERVING:
+        health = survey.health_of(self._found(), self._folder)
+        if health != sglang.Health.SERVING:
+            self._old_scores = correctness.Scores(rejected=f"it did not serve, it was {health}")
             return Observed(remark="the old server does not serve, so there is nothing to compare with")
         client = _client(previous.launch)
         self._old_scores = correctness.score_texts(client, _SCORE_SECONDS)
@@ -106,6 +109,13 @@ class BoxSteps:
         systemd.start_unit(unit)
 
     def wait_ready(self, target: Previous, report: Report, enter: Callable[[str, str], None]) -> Ready:
+        return self._prove(target, self._order.policy, report, lambda: enter(State.ANSWERING, "first good generation"))
+
+    def still_serves(self, launch: wire.Launch, report: Report) -> None:
+        policy = dataclasses.replace(self._order.policy, generations=1, load_total=_SCORE_SECONDS)
+        self._prove(Previous(launch), policy, report, lambda: None)
+
+    def _prove(self, target: Previous, policy: wire.Policy, report: Report, on_first_answer: Callable[[], None]) -> Ready:
         launch = target.launch
         runner: Optional[Runner] = None if target.unit else runner_of(self._folder, launch)
         members = (lambda: _unit_members(str(target.unit))) if runner is None else runner.members
@@ -113,10 +123,10 @@ class BoxSteps:
             launch,
             members,
             None if runner is None else self._log(launch),
-            self._order.policy,
+            policy,
             report,
             (lambda: None) if runner is None else runner.exit_status,
-            on_first_answer=lambda: enter(State.ANSWERING, "first good generation"),
+            on_first_answer=on_first_answer,
         )
         facts = [wire.Fact(f"{name} (requested)", value, "arguments") for name, value in proven.requested.items()]
         facts += [wire.Fact(f"{name} (resolved)", value, "server log") for name, value in proven.resolved.items()]
@@ -126,6 +136,8 @@ class BoxSteps:
     def verify(self, launch: wire.Launch, old: Observed, new: Observed, report: Report) -> List[Verdict]:
         report("scoring", "the fixed texts are scored")
         scores = correctness.score_texts(_client(launch), _SCORE_SECONDS)
+        if scores.rejected is not None:
+            self.still_serves(launch, report)
         verdicts = correctness.compare(self._old_scores, scores, self._order.policy.likelihood_tolerance)
         return [*verdicts, capacity_verdict(self._known_capacity(old), new.capacity, self._order.policy)]
 

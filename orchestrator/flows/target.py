@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_BARE_COMMAND = re.compile(r"\bfab (status|logs|launch|relaunch|teardown|doctor)\b(?! --)")
+_BARE_COMMAND = re.compile(r"\bfab (status|logs|launch|relaunch|teardown|doctor)\b(?! --host)")
 
 
 class Agent(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.relaunch import LaunchFailed, Observed, Previous, Ready, Relaunch, Report, Stopped
 from orchestrator.agent.wire import OrderKind, Outcome, State
 
@@ -27,7 +28,7 @@ OLD = wire.ServerInfo(
 OLD_LAUNCH = wire.Launch("old", "s", "auto", "/py", ["--port", "30000"], "127.0.0.1", 30000)
 NEW_LAUNCH = replace(OLD_LAUNCH, launch_id="new", backend="flashinfer_cutedsl")
 TIMING = wire.DecodeTiming(tokens_per_second=10.36, time_per_output_token=1 / 10.36)
-DIRTY = wire.Verdict("port", Outcome.REFUSE, "port 30000 is held by process 7")
+DIRTY = wire.Verdict("port", Outcome.REFUSE, "port 30000 is held by process 7", next_step="ss -ltnp sport = :30000")
 
 
 @dataclass
@@ -59,10 +60,15 @@ class RememberingSteps:
         self.calls.append(f"measure {launch.launch_id}")
         if f"measure {launch.launch_id}" in self.failing:
             raise ValueError("not what was expected")
-        return TIMING
+        return replace(TIMING, skipped="others use it") if f"skip {launch.launch_id}" in self.failing else TIMING
 
     def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
         self.calls.append("stop")
+        if "refused stop" in self.failing:
+            raise AgentRefusal("rights", "not allowed to signal it")
+        report("draining", "")
+        if "stop" in self.failing:
+            raise AgentRefusal("kernel", "processes can't be held")
         enter(State.STOPPING, "no requests left")
         return Stopped("ended by itself after 3.0 s", last_answer=10.0)
 
@@ -74,6 +80,8 @@ class RememberingSteps:
 
     def end_leftovers(self, report: Report) -> list[wire.Verdict]:
         self.calls.append("end_leftovers")
+        if "leftovers" in self.failing:
+            raise ValueError("not what was expected")
         return [DIRTY] if "leftovers" in self.dirty_after else []
 
     def start(self, launch: wire.Launch) -> dict[str, Any]:
@@ -98,7 +106,16 @@ class RememberingSteps:
         self.calls.append(f"stop_launch {launch.launch_id}")
         return [DIRTY] if "new" in self.dirty_after else []
 
+    def still_serves(self, launch: wire.Launch, report: Report) -> None:
+        self.calls.append(f"still_serves {launch.launch_id}")
+        if f"serves {launch.launch_id}" in self.failing:
+            raise LaunchFailed(wire.Failure("killed", f"{launch.launch_id} was killed"))
+        if f"look at {launch.launch_id}" in self.failing:
+            raise ValueError("not what was expected")
+
     def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
+        if "record" in self.failing:
+            raise OSError(28, "No space left on device")
         self.calls.append(f"mark_verified {launch.launch_id}")
 
     def new_launch_id(self) -> str:
@@ -108,8 +125,14 @@ class RememberingSteps:
 @dataclass
 class ListJournal:
     states: list[str] = field(default_factory=list)
+    full_from: str | None = None
+    """The state from which on nothing can be written."""
+    full: bool = False
 
     def state(self, state: str, reason: str, data: dict[str, Any] | None = None) -> None:
+        self.full = self.full or state == self.full_from
+        if self.full:
+            raise OSError(28, "No space left on device")
         self.states.append(state)
 
     def progress(self, phase: str, detail: str = "") -> None:
@@ -186,6 +209,8 @@ def test_nothing_is_started_on_top_of_what_the_old_server_left() -> None:
     steps = RememberingSteps(dirty_after={"old"})
     result, states = carry_out(order(), steps)
     assert (states[-1], result.exit_code) == (State.DOWN, 7)
+    assert DIRTY.detail in result.summary
+    assert result.next_step == DIRTY.next_step
     assert not [call for call in steps.calls if call.startswith("start")]
 
 
@@ -254,3 +279,87 @@ def test_a_timing_that_breaks_costs_no_serving_server() -> None:
     assert result.measured is not None
     assert "not what was expected" in str(result.baseline.skipped)
     assert "not what was expected" in str(result.measured.skipped)
+
+
+def test_the_next_step_names_the_launch_that_failed() -> None:
+    result, _ = carry_out(order(), RememberingSteps(failing={"new"}))
+    assert str(result.next_step).startswith("fab logs --launch new ")
+
+
+def test_a_stop_that_breaks_off_half_way_is_rolled_back() -> None:
+    steps = RememberingSteps(failing={"stop"})
+    result, states = carry_out(order(), steps)
+    assert states[3:] == ["DRAINING", "ROLLING_BACK", "STARTING", "LOADING", "ANSWERING", "RESTORED"]
+    assert "start back" in steps.calls
+    assert (result.exit_code, result.summary) == (6, "processes can't be held")
+
+
+def test_a_stop_that_breaks_off_is_not_rolled_back_onto_what_is_left() -> None:
+    steps = RememberingSteps(failing={"stop"}, dirty_after={"old"})
+    result, _ = carry_out(order(), steps)
+    assert (result.state, result.exit_code) == (State.DOWN, 7)
+    assert not [call for call in steps.calls if call.startswith("start")]
+
+
+def test_a_teardown_that_breaks_off_starts_nothing() -> None:
+    steps = RememberingSteps(failing={"stop"})
+    result, _ = carry_out(order(OrderKind.TEARDOWN, new=None), steps)
+    assert (result.state, result.exit_code) == (State.DOWN, 7)
+    assert not [call for call in steps.calls if call.startswith("start")]
+
+
+def test_what_is_refused_before_the_first_signal_leaves_the_server_alone() -> None:
+    steps = RememberingSteps(failing={"refused stop"})
+    machine = Relaunch(order(), steps, ListJournal())
+    with pytest.raises(AgentRefusal):
+        machine.run()
+    assert not machine.touched
+    assert not [call for call in steps.calls if call.startswith("start")]
+
+
+def test_ending_leftovers_counts_as_touching() -> None:
+    machine = Relaunch(order(OrderKind.LAUNCH, old=None), RememberingSteps(server=None, left=("7",), failing={"leftovers"}), ListJournal())
+    with pytest.raises(ValueError, match="not what was expected"):
+        machine.run()
+    assert machine.touched
+
+
+def test_a_previous_server_that_fails_too_is_not_left_loading() -> None:
+    steps = RememberingSteps(failing={"new", "back"})
+    result, _ = carry_out(order(), steps)
+    assert steps.calls[-1] == "stop_launch back"
+    assert result.launch_id == "back"
+
+
+def test_a_server_that_died_while_it_was_timed_is_rolled_back() -> None:
+    steps = RememberingSteps(failing={"skip new", "serves new"})
+    result, _ = carry_out(order(), steps)
+    assert (result.state, result.exit_code, result.summary) == (State.RESTORED, 6, "new was killed")
+
+
+def test_a_look_that_breaks_after_a_skipped_timing_costs_no_serving_server() -> None:
+    steps = RememberingSteps(failing={"skip new", "look at new"})
+    result, _ = carry_out(order(), steps)
+    assert (result.state, result.exit_code) == (State.DONE, 0)
+    assert [verdict.check for verdict in result.verdicts if verdict.outcome == Outcome.UNKNOWN] == ["serves"]
+
+
+def test_a_serving_server_is_not_given_up_for_its_record() -> None:
+    result, _ = carry_out(order(), RememberingSteps(failing={"record"}))
+    assert (result.state, result.exit_code) == (State.DONE, 0)
+    assert [verdict.check for verdict in result.verdicts if verdict.outcome == Outcome.WARN] == ["record"]
+
+
+@pytest.mark.parametrize("state", ["CHECKED", "LOCKED", "BASELINE", "DRAINING"])
+def test_nothing_is_touched_when_the_journal_can_not_be_written(state: str) -> None:
+    steps = RememberingSteps()
+    machine = Relaunch(order(), steps, ListJournal(full_from=state))
+    with pytest.raises(OSError, match="No space"):
+        machine.run()
+    assert (machine.touched, "stop" in steps.calls) == (False, False)
+
+
+@pytest.mark.parametrize("state", ["STOPPING", "CLEAN", "STARTING", "LOADING", "ANSWERING", "VERIFIED", "MEASURED", "DONE"])
+def test_once_touched_the_service_is_brought_up_although_the_journal_is_full(state: str) -> None:
+    result = Relaunch(order(), RememberingSteps(), ListJournal(full_from=state)).run()
+    assert (result.state, result.exit_code) == (State.DONE, 0)

@@ -18,6 +18,7 @@ from orchestrator.flows.target import Target
         ("fab status", "fab status --host gpu1 --service glm5"),
         ("fab status, then fab logs", "fab status --host gpu1 --service glm5, then fab logs --host gpu1 --service glm5"),
         ("fab logs --host gpu2", "fab logs --host gpu2"),
+        ("fab logs --launch l1   # why", "fab logs --host gpu1 --service glm5 --launch l1   # why"),
         ("`fab backends` lists them", "`fab backends` lists them"),
     ],
 )
