@@ -1,11 +1,14 @@
 """The process that carries an order out, next to the server and independent of the operator's connection."""
 
+import contextlib
+import errno
 import json
+import shutil
 import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from orchestrator.agent import wire
 from orchestrator.agent.archive import agent_archive
@@ -14,6 +17,9 @@ from orchestrator.agent.journal import Journal, ServiceLock, lock_holder, order_
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.scrub import launch_scrubber
 from orchestrator.agent.state_folder import StateFolder, read_record, write_private
+
+if TYPE_CHECKING:
+    from orchestrator.agent.steps import BoxSteps
 
 _START_SECONDS = 20.0
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.agent.supervisor import main; main(sys.argv[2])"
@@ -32,17 +38,36 @@ def submit(order: wire.Order, emit: Callable[[str, Any], None]) -> wire.Submitte
     refuse_when_held(folder)
     path = folder.order_folder(order.order_id)
     path.mkdir(mode=0o700)
-    write_private(path / "order.json", json.dumps(wire.to_json(order)))
-    (path / "agent.zip").write_bytes(agent_archive())
-    log = path / "supervisor.log"
-    command = [sys.executable, "-I", "-S", "-c", _MAIN, str(path / "agent.zip"), str(path)]
-    holder = start_detached(f"orchestrator-{order.service}-order-{order.order_id}", command, log)
+    try:
+        write_private(path / "order.json", json.dumps(wire.to_json(order)))
+        (path / "agent.zip").write_bytes(agent_archive())
+        log = path / "supervisor.log"
+        command = [sys.executable, "-I", "-S", "-c", _MAIN, str(path / "agent.zip"), str(path)]
+        holder = start_detached(f"orchestrator-{order.service}-order-{order.order_id}", command, log)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     if not wait_for_journal(path, _START_SECONDS):
-        evidence = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:] if log.exists() else []
-        raise AgentRefusal(
-            "refused", f"the supervisor ({holder}) did not start within {_START_SECONDS:.0f} s; nothing was touched", evidence
-        )
-    return wire.Submitted(order.order_id, str(holder))
+        _withdraw(folder, path, holder)
+    return wire.Submitted(order.order_id, holder)
+
+
+def _withdraw(folder: StateFolder, path: Path, holder: str) -> None:
+    """Take back an order that nobody has begun; one whose supervisor turns out to be at work stands.
+
+    Under the lock, which a supervisor takes before it looks whether its order still stands.
+
+    Raises:
+        AgentRefusal: it was taken back.
+    """
+    lock = ServiceLock(folder)
+    if not lock.take(path.name) and lock_holder(folder) == path.name:
+        return
+    log = path / "supervisor.log"
+    evidence = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] if log.exists() else []
+    shutil.rmtree(path, ignore_errors=True)
+    lock.release()
+    raise AgentRefusal("refused", f"the supervisor ({holder}) did not start within {_START_SECONDS:.0f} s; nothing was touched", evidence)
 
 
 def refuse_when_held(folder: StateFolder) -> None:
@@ -68,28 +93,46 @@ def main(order_folder: str) -> None:
 
 def supervise(order: wire.Order, path: Path) -> wire.OrderResult:
     """Take the service's lock and run the state machine; always returns a result."""
-    from orchestrator.agent.relaunch import Relaunch
     from orchestrator.agent.steps import BoxSteps
 
     folder = StateFolder(order.state_root, order.service)
-    secrets = _Secrets(_launches(order, folder))
-    journal = Journal(path, secrets.scrub)
     lock = ServiceLock(folder)
-    if not lock.take(order.order_id):
-        return _refused(order, journal, f"order {lock_holder(folder)} is at work on this service", 5)
+    secrets = _Secrets(_launches(order, folder))
+    with Journal(path, secrets.scrub) as journal:
+        if not lock.take(order.order_id):
+            result = _refused(order, f"order {lock_holder(folder)} is at work on this service", 5)
+            _keep(result, path, secrets)
+            journal.state(result.state, result.summary)
+            return result
+        try:
+            if not (path / "order.json").exists():
+                raise SystemExit("the order was withdrawn before it was begun")
+            result = _carry_out(order, BoxSteps(order, folder, path, secrets.learn), journal)
+            _keep(result, path, secrets)
+            return result
+        finally:
+            lock.release()
+
+
+def _carry_out(order: wire.Order, steps: "BoxSteps", journal: Journal) -> wire.OrderResult:
+    from orchestrator.agent.relaunch import Relaunch
+
+    machine = Relaunch(order, steps, journal)
     try:
-        result = Relaunch(order, BoxSteps(order, folder, path, secrets.learn), journal).run()
-    except AgentRefusal as refusal:
-        result = _refused(order, journal, refusal.failure.message, 4 if refusal.failure.category == "rights" else 3)
-    except Exception as error:  # noqa: BLE001 - the last resort: whatever it was, the journal must say where things stand
-        traceback.print_exc()
-        journal.state(wire.State.DOWN, f"the supervisor failed: {error!r}", {"traceback": traceback.format_exc().splitlines()})
-        result = wire.OrderResult(
-            order.order_id, wire.State.DOWN, 7, f"the supervisor failed: {error!r}", "unknown", next_step="fab status, then fab logs"
-        )
-    write_private(path / "result.json", json.dumps(secrets.scrub(wire.to_json(result))))
-    lock.release()
+        return machine.run()
+    except Exception as error:  # noqa: BLE001 - the last resort: whatever it was, the operator must learn where things stand
+        result = _broken_off(order, error, touched=machine.touched)
+    with contextlib.suppress(OSError):
+        journal.state(result.state, result.summary)
     return result
+
+
+def _keep(result: wire.OrderResult, path: Path, secrets: "_Secrets") -> None:
+    """Where the disk is full the result is lost, and the order reads as interrupted in the last state that could be written."""
+    try:
+        write_private(path / "result.json", json.dumps(secrets.scrub(wire.to_json(result))))
+    except OSError:
+        traceback.print_exc()
 
 
 class _Secrets:
@@ -107,9 +150,21 @@ class _Secrets:
         return self._scrubber.data(value)
 
 
-def _refused(order: wire.Order, journal: Journal, reason: str, exit_code: int) -> wire.OrderResult:
-    journal.state(wire.State.REFUSED, reason)
+def _refused(order: wire.Order, reason: str, exit_code: int) -> wire.OrderResult:
     return wire.OrderResult(order.order_id, wire.State.REFUSED, exit_code, reason, "unchanged", next_step="fab status")
+
+
+def _broken_off(order: wire.Order, error: Exception, *, touched: bool) -> wire.OrderResult:
+    """The result of an order whose state machine raised."""
+    if isinstance(error, AgentRefusal) and not touched:
+        return _refused(order, error.failure.message, 4 if error.failure.category == "rights" else 3)
+    traceback.print_exc()
+    if touched:
+        summary = f"the supervisor failed: {error!r}"
+        return wire.OrderResult(order.order_id, wire.State.DOWN, 7, summary, "not known to serve", next_step="fab status, then fab logs")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _refused(order, f"the journal can't be written, and nothing is changed without one: {error.strerror}", 4)
+    return _refused(order, f"the supervisor failed before it changed anything: {error!r}", 1)
 
 
 def _launches(order: wire.Order, folder: StateFolder) -> List[wire.Launch]:
