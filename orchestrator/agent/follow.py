@@ -7,10 +7,11 @@ from typing import Any, Callable, Dict, List, Optional
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
-from orchestrator.agent.journal import JOURNAL, PROGRESS, Tail, order_status
+from orchestrator.agent.journal import JOURNAL, PROGRESS, Tail, order_status, read_journal
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.scrub import Scrubber, launch_scrubber
 from orchestrator.agent.state_folder import StateFolder, read_record
+from orchestrator.agent.wire import State
 
 Emit = Callable[[str, Any], None]
 
@@ -66,18 +67,35 @@ class _Reader:
             emit(wire.EventKind.PROGRESS, item)
 
 
+_EXIT_CODES = {State.DONE: 0, State.REFUSED: 3, State.RESTORED: 6}
+_UNTOUCHED = frozenset({State.CHECKED, State.LOCKED, State.BASELINE})
+_CUT_OFF = {
+    State.DRAINING: "the old server was being stopped",
+    State.STOPPING: "the old server was being stopped",
+    State.LOADING: "a server had been started and may come up unwatched",
+    State.ANSWERING: "a server had been started and may come up unwatched",
+    State.VERIFIED: "the new server served",
+    State.MEASURED: "the new server served",
+}
+
+
 def _ended(path: Path, status: wire.OrderStatus) -> wire.OrderResult:
+    """The result that was kept; where there is none (a full disk, a killed supervisor), what the journal alone tells."""
     result = read_record(wire.OrderResult, path / "result.json")
-    if result is not None:
-        return result
-    return wire.OrderResult(
-        status.order_id,
-        status.state,
-        7,
-        "the program that carried out this order is gone and left no result",
-        "unknown",
-        next_step="fab status",
-    )
+    return _told_by_journal(status, read_journal(path / JOURNAL)) if result is None else result
+
+
+def _told_by_journal(status: wire.OrderStatus, entries: List[wire.StateEntry]) -> wire.OrderResult:
+    last = entries[-1]
+    if last.state in State.FINAL:
+        service = str(last.data.get("service", "unchanged" if last.state == State.REFUSED else "unknown"))
+        return wire.OrderResult(status.order_id, last.state, _EXIT_CODES.get(last.state, 7), last.reason, service, next_step="fab status")
+    if last.state in _UNTOUCHED:
+        summary = "the program that carried out this order is gone; it had not touched anything"
+        return wire.OrderResult(status.order_id, status.state, 3, summary, "unchanged", next_step="fab status")
+    summary = "the program that carried out this order is gone and left no result"
+    service = f"unknown; when it was cut off, {_CUT_OFF.get(last.state, 'nothing served')}"
+    return wire.OrderResult(status.order_id, status.state, 7, summary, service, next_step="fab status")
 
 
 def logs(request: wire.LogRequest, emit: Emit) -> wire.LogEnd:

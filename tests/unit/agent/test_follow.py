@@ -81,6 +81,34 @@ def test_an_order_that_nobody_holds_and_that_has_no_result_is_told_as_interrupte
         journal.state(wire.State.STOPPING, "")
     result, _ = followed(tmp_path)
     assert (result.state, result.exit_code) == ("INTERRUPTED(STOPPING)", 7)
+    assert "the old server was being stopped" in result.service
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "service"),
+    [
+        (wire.State.CHECKED, 3, "unchanged"),
+        (wire.State.BASELINE, 3, "unchanged"),
+        (wire.State.STARTING, 7, "unknown; when it was cut off, nothing served"),
+        (wire.State.LOADING, 7, "unknown; when it was cut off, a server had been started and may come up unwatched"),
+        (wire.State.VERIFIED, 7, "unknown; when it was cut off, the new server served"),
+    ],
+)
+def test_what_an_interrupted_order_has_done_to_the_service_is_told(tmp_path: Path, state: str, exit_code: int, service: str) -> None:
+    _, path = open_order(tmp_path)
+    with Journal(path) as journal:
+        journal.state(state, "")
+    result, _ = followed(tmp_path)
+    assert (result.state, result.exit_code, result.service) == (f"INTERRUPTED({state})", exit_code, service)
+
+
+@pytest.mark.parametrize(("state", "exit_code"), [("DONE", 0), ("REFUSED", 3), ("RESTORED", 6), ("DOWN", 7)])
+def test_an_order_whose_result_found_no_room_is_told_by_its_last_state(tmp_path: Path, state: str, exit_code: int) -> None:
+    _, path = open_order(tmp_path)
+    with Journal(path) as journal:
+        journal.state(state, "how it went", {"service": "what serves"})
+    result, _ = followed(tmp_path)
+    assert (result.state, result.exit_code, result.summary, result.service) == (state, exit_code, "how it went", "what serves")
 
 
 def test_an_unknown_order_is_refused(tmp_path: Path) -> None:
