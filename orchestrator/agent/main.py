@@ -42,6 +42,8 @@ VERBS: Dict[str, Verb] = {
 
 DISK_FULL = (28, 122)
 """ENOSPC and EDQUOT on Linux."""
+READ_ONLY = (30,)
+"""EROFS on Linux: also what a file system turns to after an error of its disk."""
 
 
 LINE = 4096
@@ -153,6 +155,9 @@ def describe(error: BaseException) -> wire.AgentFailure:
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         where = error.filename or "a file system"
         return wire.AgentFailure("disk_full", f"{where}: {error.strerror}", next_step="df -h; df -i")
+    if isinstance(error, OSError) and error.errno in READ_ONLY and error.filename:
+        step = "findmnt; dmesg says why a disk went read-only"
+        return wire.AgentFailure("rights", f"{error.filename}: {error.strerror}", next_step=step)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("orchestrator"):
         message = f"python3 {sys.version.split()[0]} lacks the module {error.name} (a minimal build)"
         return wire.AgentFailure("python", message, next_step="apt install python3")

@@ -12,6 +12,7 @@ without a server. Before a step that can't be taken back, the journal says what 
 
 import contextlib
 import dataclasses
+import errno
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Protocol
@@ -151,7 +152,7 @@ class Relaunch:
         self._observed = Observed()
         self._stopped: Optional[Stopped] = None
         self.touched = False
-        """Whether anything may have been sent a signal: until then an error refuses the order, from then on it rolls back."""
+        """Whether anything may have been signalled or started: until then an error refuses the order, from then on it rolls back."""
         self._verdicts: List[wire.Verdict] = []
 
     def run(self) -> wire.OrderResult:
@@ -181,7 +182,10 @@ class Relaunch:
             measured = self._measure_new(launch)
         except LaunchFailed as failed:
             return self._roll_back(launch, failed.failure)
-        except Exception as error:  # noqa: BLE001 - whatever breaks between stop and ready, the service must come back
+        except Exception as error:
+            # Whatever breaks between stop and ready, the service must come back.
+            if not self.touched:
+                raise
             return self._roll_back(launch, _unexpected(error))
         return self._finish(State.DONE, 0, f"{launch.backend} serves", "serving", ready=ready, launch=launch, measured=measured)
 
@@ -296,7 +300,9 @@ class Relaunch:
     def _start(self, target: Previous) -> Ready:
         launch = target.launch
         what = f"unit {target.unit}" if target.unit else f"launch {launch.launch_id}"
-        self._tell(State.STARTING, f"starting {what}", {"launch_id": launch.launch_id, "unit": target.unit, "argv": argv(launch)})
+        intent = {"launch_id": launch.launch_id, "unit": target.unit, "argv": argv(launch)}
+        (self._tell if self.touched else self._journal.state)(State.STARTING, f"starting {what}", intent)
+        self.touched = True
         if target.unit:
             self._steps.start_unit(target.unit)
             started: Dict[str, Any] = {"unit": target.unit}
@@ -323,7 +329,9 @@ class Relaunch:
                 target = dataclasses.replace(target, launch=dataclasses.replace(target.launch, launch_id=self._steps.new_launch_id()))
             return self._put_back(target, failure)
         except Exception as error:  # noqa: BLE001 - the operator must learn that the service may be down, and why
-            return self._finish(State.DOWN, 7, f"{failure.summary}; then rolling back failed: {error!r}", "not known to serve", failure)
+            return self._finish(
+                State.DOWN, 7, f"{failure.summary}; then rolling back failed: {_unexpected(error).summary}", "not known to serve", failure
+            )
 
     def _put_back(self, target: Previous, failure: wire.Failure) -> wire.OrderResult:
         try:
@@ -405,6 +413,9 @@ def _unexpected(error: Exception) -> wire.Failure:
     if isinstance(error, AgentRefusal):
         told = error.failure
         return wire.Failure(told.category, told.message, told.evidence, told.next_step or "")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or "a file of the state folder"
+        return wire.Failure("disk_full", f"{where}: {error.strerror}", advice="make room (df -h, df -i), then launch again")
     return wire.Failure(
         "unexpected",
         f"an unexpected error: {error!r}",

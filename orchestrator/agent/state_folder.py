@@ -50,8 +50,10 @@ def write_private(path: Path, text: str, mode: int = 0o600) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(str(temporary), str(path))
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # write(2) knows only a number, and a full disk has to be named
         raise
     sync_folder(path.parent)
 

@@ -41,6 +41,7 @@ class RememberingSteps:
     dirty_after: set[str] = field(default_factory=set)
     verdict: wire.Verdict = field(default_factory=lambda: wire.Verdict("answers", Outcome.PASS, "same"))
     left: tuple[str, ...] = ()
+    full_disk: bool = False
     calls: list[str] = field(default_factory=list)
 
     def find(self) -> wire.ServerInfo | None:
@@ -87,7 +88,7 @@ class RememberingSteps:
     def start(self, launch: wire.Launch) -> dict[str, Any]:
         self.calls.append(f"start {launch.launch_id}")
         if f"start {launch.launch_id}" in self.failing:
-            raise OSError("no space")
+            raise OSError(28, "No space left on device", "/state/launch.json") if self.full_disk else OSError("broken")
         return {}
 
     def start_unit(self, unit: str) -> None:
@@ -363,3 +364,17 @@ def test_nothing_is_touched_when_the_journal_can_not_be_written(state: str) -> N
 def test_once_touched_the_service_is_brought_up_although_the_journal_is_full(state: str) -> None:
     result = Relaunch(order(), RememberingSteps(), ListJournal(full_from=state)).run()
     assert (result.state, result.exit_code) == (State.DONE, 0)
+
+
+def test_a_launch_that_can_not_be_journalled_is_not_begun() -> None:
+    steps = RememberingSteps(server=None)
+    machine = Relaunch(order(OrderKind.LAUNCH, old=None), steps, ListJournal(full_from=State.STARTING))
+    with pytest.raises(OSError, match="No space"):
+        machine.run()
+    assert (machine.touched, steps.calls) == (False, [])
+
+
+def test_a_full_disk_is_named_as_what_it_is() -> None:
+    result, _ = carry_out(order(), RememberingSteps(failing={"start new"}, full_disk=True))
+    assert result.failure is not None
+    assert (result.failure.category, result.failure.summary) == ("disk_full", "/state/launch.json: No space left on device")

@@ -172,6 +172,7 @@ def _raised(error: BaseException) -> BaseException:
     [
         (OSError(28, "No space left on device", "/var/lib/x"), "disk_full"),
         (OSError(122, "Disk quota exceeded"), "disk_full"),
+        (OSError(30, "Read-only file system", "/var/lib/x"), "rights"),
         (AgentRefusal("locked", "someone is here"), "locked"),
         (ModuleNotFoundError("no", name="ctypes"), "python"),
         (ModuleNotFoundError("no", name="orchestrator.agent.survey"), "traceback"),
