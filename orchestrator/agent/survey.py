@@ -115,6 +115,7 @@ def describe(server: Server, folder: StateFolder) -> wire.ServerInfo:
         port=server.port,
         listening=server.listening,
         python=command[0] if command else "",
+        entry=[] if arguments is None else command[1 : len(command) - len(arguments)],
         arguments=mask_arguments(command[1:] if arguments is None else arguments),
         user=user_name(server.main.user_id),
         started=started(server.main.id),

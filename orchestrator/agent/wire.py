@@ -171,7 +171,10 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """A server as found in the place. `arguments` are what follows the entry point, secret values masked."""
+    """A server as found in the place. `arguments` are what follows the entry point, secret values masked.
+
+    What is no SGLang server and only holds the port has no `entry`: all of its words are `arguments`.
+    """
 
     main: ProcessId
     members: List[ProcessId]
@@ -184,6 +187,7 @@ class ServerInfo:
     started: float
     launch_id: Optional[str] = None
     backend: Optional[str] = None
+    entry: List[str] = field(default_factory=lambda: ["-m", "sglang.launch_server"])
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def server_lines(server: wire.ServerInfo, now: float | None = None) -> list[str]
     lines = [
         f"process {server.main.pid} on {port}, as {server.user}, since {moment(server.started, now)}",
         f"backend {server.backend or 'unknown'}, launch {server.launch_id or 'not ours'}, managed by {manager}",
-        shlex.join([server.python, "-m", "sglang.launch_server", *server.arguments]),
+        shlex.join([server.python, *server.entry, *server.arguments]),
     ]
     if server.manager.kind == wire.ManagerKind.UNSUPPORTED and server.manager.detail:
         lines.insert(2, server.manager.detail)

@@ -140,6 +140,10 @@ def test_a_stranger_on_the_port_is_named(service: Service) -> None:
     assert str(os.getpid()) in detail(report, "port")
     assert report.differences == []
     assert found.health == "silent"
+    assert found.server is not None
+    assert [found.server.python, *found.server.entry, *found.server.arguments] == Path("/proc/self/cmdline").read_text().rstrip("\0").split(
+        "\0"
+    )
 
 
 def test_requirements_are_checked_against_the_parsed_arguments(service: Service) -> None:
