@@ -78,19 +78,28 @@ class Leftover:
     launch_id: Optional[str]
 
 
-def find_servers(table: Optional[Table] = None) -> List[Server]:
-    """All SGLang servers that are visible here, ours and others', also those that still load."""
+def find_servers(table: Optional[Table] = None, sockets: Optional[Sequence[Listener]] = None) -> List[Server]:
+    """All SGLang servers that are visible here, ours and others', also those that still load.
+
+    `table` and `sockets` are the processes and the listening sockets, where they were read already.
+    """
     table = scan() if table is None else table
     mains = _main_processes(table)
     ties = {main.pid: _ties(main, table) for main in mains}
-    sockets = procfs.all_listeners() if mains else []
+    if sockets is None:
+        sockets = procfs.all_listeners() if mains else []
     return [_server(main, ties, table, sockets) for main in mains]
 
 
-def find_server(port: int, table: Optional[Table] = None, servers: Optional[Sequence[Server]] = None) -> Optional[Server]:
+def find_server(
+    port: int,
+    table: Optional[Table] = None,
+    servers: Optional[Sequence[Server]] = None,
+    sockets: Optional[Sequence[Listener]] = None,
+) -> Optional[Server]:
     """The server on `port`: the owner of its listening socket, else one that still loads and whose arguments name the port.
 
-    `servers` are those that :func:`find_servers` has found, where that was asked already.
+    `servers` are those that :func:`find_servers` has found, where that was asked already; the rest as there.
 
     What holds the port without being an SGLang server for it comes back with the manager ``unsupported``, which no step touches.
 
@@ -100,12 +109,12 @@ def find_server(port: int, table: Optional[Table] = None, servers: Optional[Sequ
     """
     table = scan() if table is None else table
     servers = find_servers(table) if servers is None else servers
-    sockets = procfs.listeners(port)
-    if not sockets:
+    listeners = procfs.listeners(port, sockets)
+    if not listeners:
         return _inspectable(_only([server for server in servers if server.port == port and _shares_network(server.main)], port))
-    holders = listening_pids(port)
+    holders = listening_pids(port, listeners)
     if not holders:
-        raise _hidden_holder(port, sockets[0].user_id)
+        raise _hidden_holder(port, listeners[0].user_id)
     owners = [server for server in servers if holders & {member.pid for member in server.members}]
     owner = _only(owners, port)
     if owner is None:

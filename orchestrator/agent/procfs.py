@@ -3,7 +3,7 @@
 import os
 import stat
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from orchestrator.agent import wire
 
@@ -200,14 +200,14 @@ def all_listeners() -> List[Listener]:
     return found
 
 
-def listeners(port: int) -> List[Listener]:
-    """The sockets that listen on a port of this network namespace."""
-    return [listener for listener in all_listeners() if listener.port == port]
+def listeners(port: int, sockets: Optional[Sequence[Listener]] = None) -> List[Listener]:
+    """The sockets that listen on a port of this network namespace; `sockets` are all of them, where they were read already."""
+    return [listener for listener in (all_listeners() if sockets is None else sockets) if listener.port == port]
 
 
-def listening_pids(port: int) -> Set[int]:
-    """The processes that hold a socket listening on `port`, as far as this user may look."""
-    wanted = {f"socket:[{listener.inode}]" for listener in listeners(port)}
+def listening_pids(port: int, sockets: Optional[Sequence[Listener]] = None) -> Set[int]:
+    """The processes that hold a socket listening on `port`, as far as this user may look; `sockets` as for :func:`listeners`."""
+    wanted = {f"socket:[{listener.inode}]" for listener in listeners(port, sockets)}
     if not wanted:
         return set()
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())

@@ -15,6 +15,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.installation import Installation, find_sglang
 from orchestrator.agent.journal import order_status
 from orchestrator.agent.processes import Server, find_server, find_servers, scan
+from orchestrator.agent.procfs import all_listeners
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.scrub import Scrubber, secret_values, split_secrets
 from orchestrator.agent.service_python import ServicePython
@@ -30,8 +31,9 @@ def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wir
     gpus = _Reading(_gpus)
     folder = StateFolder(request.state_root, request.service)
     table = scan()
-    servers = find_servers(table)
-    server, verdicts = _find(request.port, table, servers)
+    sockets = all_listeners()
+    servers = find_servers(table, sockets)
+    server, verdicts = _find(lambda: find_server(request.port, table, servers, sockets))
     others = [other for other in servers if server is None or other.main.id != server.main.id]
     sglang = find_sglang(ServicePython(request.python, request.environment, request.user))
     if sglang.problem is not None:
@@ -71,10 +73,10 @@ class _Reading:
         return self._gpus
 
 
-def _find(port: int, table: Any, servers: List[Server]) -> Tuple[Optional[Server], List[wire.Verdict]]:
+def _find(find: Callable[[], Optional[Server]]) -> Tuple[Optional[Server], List[wire.Verdict]]:
     """The service's server; what keeps us from telling is a verdict here, so that the rest is still shown."""
     try:
-        return find_server(port, table, servers), []
+        return find(), []
     except AgentRefusal as refusal:
         failure = refusal.failure
         check = "rights" if failure.category == "rights" else "port"
