@@ -20,6 +20,8 @@ _CONTAINER_ENGINES = (
     (re.compile(r"/(?:lxc\.payload[./]|lxc/|machine-)"), "a container"),
 )
 
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
+
 _SUPERVISORS = {
     "supervisord": "supervisord",
     "runsv": "runit",
@@ -79,6 +81,14 @@ def manager_of(main: Process, table: Table, launch_id: Optional[str], node_count
     if unit is not None and unit_is_exclusive(main.cgroup):
         return Manager(ManagerKind.SYSTEMD_UNIT, unit)
     return Manager(ManagerKind.SESSION, _session_name(main, table), unit or main.cgroup)
+
+
+def is_script(process: Process) -> bool:
+    """Whether a process is a shell that works through a script (``bash run.sh``, ``sh -c ...``), not one that a person types into."""
+    words = process.arguments
+    if not words or os.path.basename(words[0]) not in _SHELLS:
+        return False
+    return any(not word.startswith("-") for word in words[1:])
 
 
 def _unsupported(main: Process, table: Table, node_count: Optional[str]) -> Optional[Manager]:

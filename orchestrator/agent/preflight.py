@@ -14,7 +14,8 @@ from orchestrator.agent.differences import Side, differences, interpreter_identi
 from orchestrator.agent.installation import find_interpreter, find_sglang
 from orchestrator.agent.journal import order_status
 from orchestrator.agent.launch_files import Account, find_account, server_environment
-from orchestrator.agent.processes import Server, find_server, read_environment
+from orchestrator.agent.managers import is_script
+from orchestrator.agent.processes import Server, find_server, read_environment, read_process
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.requirements import check, check_parallel_size, merged_modules
 from orchestrator.agent.service_python import ServicePython
@@ -173,7 +174,13 @@ def _server_verdicts(server: Optional[Server], folder: StateFolder) -> List[Verd
         detail = f"the server on port {server.port} is managed by {manager.name}, which is not supported"
         step = f"stop it by hand through {manager.name}, then fab launch"
         return [*verdicts, Verdict("manager", Outcome.REFUSE, detail, [str(server.main), manager.detail], step)]
-    return [*verdicts, Verdict("manager", Outcome.PASS, f"managed by {named}", [manager.detail] if manager.detail else [])]
+    verdicts.append(Verdict("manager", Outcome.PASS, f"managed by {named}", [manager.detail] if manager.detail else []))
+    parent = read_process(server.main.parent)
+    if manager.kind == wire.ManagerKind.SESSION and parent is not None and is_script(parent):
+        detail = f"a script that still runs started the server, process {parent.pid}: if it does so again, two servers will want the port"
+        step = f"ps -fp {parent.pid}; if it is a loop, end it first: it is not ended with the server"
+        verdicts.append(Verdict("respawn", Outcome.WARN, detail, next_step=step))
+    return verdicts
 
 
 def _python_verdicts(python: ServicePython, parser: ParserAnswer) -> List[Verdict]:

@@ -15,7 +15,7 @@ from orchestrator.agent import sglang, wire
 from orchestrator.agent.failure_signatures import Category
 from orchestrator.agent.generation import BadGeneration, generate
 from orchestrator.agent.http import Client, HttpError, StatusError, listens
-from orchestrator.agent.procfs import Process, listening_pids
+from orchestrator.agent.procfs import Process, listening_pids, read_process
 from orchestrator.agent.relaunch import LaunchFailed
 from orchestrator.agent.watch import ExitStatus, LoadWatch
 
@@ -297,13 +297,19 @@ def _foreign_listener(port: int, pids: List[int]) -> wire.Failure:
     if not pids:
         summary = f"something answers on port {port} whose process can't be seen from here"
         return wire.Failure(Category.PORT_IN_USE, summary, [], "look for it as root, on the host and in its other containers: `ss -ltnp`")
-    evidence = [f"process {pid}: {_program(pid)}" for pid in pids]
+    evidence = [f"process {pid}: {_program(pid)}{_starter(pid)}" for pid in pids]
     return wire.Failure(
         Category.PORT_IN_USE,
         f"port {port} is held by another process, {pids[0]}",
         evidence,
         f"end it or move the service: `ps -fp {pids[0]}`",
     )
+
+
+def _starter(pid: int) -> str:
+    """Who started it, for a loop that starts the old server again."""
+    process = read_process(pid)
+    return "" if process is None or process.parent <= 1 else f", started by process {process.parent} ({_program(process.parent)})"
 
 
 def _program(pid: int) -> str:

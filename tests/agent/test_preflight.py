@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
+import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.agent import wire
+from orchestrator.agent import http, wire
+from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.journal import Journal, ServiceLock
 from orchestrator.agent.preflight import preflight
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.state_folder import StateFolder, write_private
 from orchestrator.agent.survey import survey
-from tests.agent.serving import SMALL, Service, free_port
+from tests.agent.serving import BY_HAND, SMALL, Service, free_port
 
 
 @pytest.fixture
@@ -129,6 +133,21 @@ def test_another_version_running_is_told(service: Service) -> None:
         report = check(service, service.launch())
     assert outcome(report, "rollback") == "warn"
     assert "0.5.5" in detail(report, "rollback")
+
+
+def test_a_script_that_may_start_the_server_again_is_warned_of(service: Service, tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "sglang.launch_server", "--model", str(service.model), "--port", str(service.port)])
+    script = tmp_path / "loop.sh"
+    script.write_text(f"while true; do {command}; done\n")
+    loop = subprocess.Popen(["sh", str(script)], env=BY_HAND, cwd="/", start_new_session=True)
+    try:
+        assert wait_until(lambda: http.listens("127.0.0.1", service.port), Deadline(20))
+        report = check(service, service.launch())
+    finally:
+        os.killpg(loop.pid, signal.SIGKILL)
+        loop.wait()
+    assert outcome(report, "respawn") == "warn"
+    assert str(loop.pid) in detail(report, "respawn")
 
 
 def test_a_stranger_on_the_port_is_named(service: Service) -> None:

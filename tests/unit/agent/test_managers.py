@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.agent.managers import container_engine, unit_is_exclusive, unit_of, user_manager_of
+from orchestrator.agent import wire
+from orchestrator.agent.managers import container_engine, is_script, unit_is_exclusive, unit_of, user_manager_of
+from orchestrator.agent.procfs import Process
 
 DOCKER = "f" * 64
 
@@ -52,3 +54,21 @@ def test_user_manager() -> None:
 )
 def test_container_engines(cgroup: str, own: str, engine: str | None) -> None:
     assert container_engine(cgroup, own) == engine
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("bash run.sh", True),
+        ("/bin/sh -e /opt/serve.sh", True),
+        ("bash -c while_true", True),
+        ("-bash", False),
+        ("bash -i", False),
+        ("bash", False),
+        ("tmux new-session", False),
+        ("", False),
+    ],
+)
+def test_a_shell_at_work_on_a_script_is_told_from_one_that_waits_for_a_person(command: str, expected: bool) -> None:
+    process = Process(wire.ProcessId(7, 1), 1, 7, 7, 0, "S", "", tuple(command.split()), "/")
+    assert is_script(process) is expected
