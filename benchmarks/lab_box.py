@@ -140,6 +140,7 @@ def _behind_openssh(layout: Layout, server: OpenSsh) -> Path:
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     python = str(getattr(sys, "_base_executable", sys.executable))
     data["hosts"][HOST] |= {"port": server.port, "identity_files": [str(server.key)], "python": python}
+    del data["hosts"][HOST]["gpus"]  # the stand-in nvidia-smi is on the PATH of the lab's own server only
     path.write_text(yaml.safe_dump(data), encoding="utf-8")
     (layout.inventory / "known_hosts").write_text(server.known_hosts.read_text(encoding="utf-8"), encoding="utf-8")
     return layout.inventory

@@ -50,3 +50,11 @@ def test_what_does_not_fit_is_refused_with_its_path(change: dict[str, Any], mess
 
 def test_whole_numbers_are_fine_where_seconds_are_meant() -> None:
     assert wire.from_json(wire.Policy, {"grace": 3}).grace == 3.0
+
+
+def test_the_types_compare_hash_and_show_like_data_classes() -> None:
+    one, same, other = wire.ProcessId(1, 2), wire.ProcessId(1, 2), wire.ProcessId(1, 3)
+    assert (one == same, one == other, one != other) == (True, False, True)
+    assert {one, same, other} == {one, other}
+    assert one != (1, 2)
+    assert repr(one) == "ProcessId(pid=1, start_time=2)"
