@@ -161,6 +161,8 @@ def _check_flag(value: str) -> str:
         raise ValueError(f"{value} is not set here: {_SET_ELSEWHERE[exact]}")
     if exact != value:
         raise ValueError(f"write {exact}, not {value}: one spelling each, so that a profile can replace it")
+    if "_" in value and _FLAG.fullmatch(value) is not None:
+        raise ValueError(f"write {value.replace('_', '-')}, not {value}: SGLang's flags have dashes")
     if _FLAG.fullmatch(value) is None:
         hint = f"; write --{value}" if re.fullmatch(r"[a-z][a-z0-9-]*", value) else ""
         raise ValueError(f"{value!r} is not a long flag such as --tp-size, its value apart{hint}")

@@ -95,7 +95,7 @@ class Container(StrictModel):
         """What ``pct``, ``lxc-attach`` or ``incus`` is given, and what the screen shows."""
         if self.id is not None and (self.reached_by == "pct" or self.name is None):
             return str(self.id)
-        return self.name or ""
+        return self.name or self.address or ""
 
     @field_validator("address", "port", "user", "become", "identity_files", "agent", "jump")
     @classmethod
@@ -107,7 +107,7 @@ class Container(StrictModel):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        if self.id is None and self.name is None:
+        if self.id is None and self.name is None and self.reached_by != "ssh":
             raise ValueError("needs id (Proxmox's number) or name")
         if self.reached_by == "pct" and self.id is None:
             raise ValueError("reached_by: pct needs id, Proxmox's number of the container")

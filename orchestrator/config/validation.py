@@ -105,8 +105,12 @@ def _message(detail: ErrorDetails, hidden: bool) -> str:
 def _quoting_hint(kind: str, value: Any) -> str:
     if kind == "string_type" and isinstance(value, int | float):
         return ": put it in quotes"
-    looks_right = isinstance(value, str) and re.fullmatch(r"true|false" if kind == "bool_type" else r"-?[0-9]+(\.[0-9]+)?", value)
-    return ": without quotes" if looks_right and kind in ("int_type", "float_type", "bool_type") else ""
+    if not isinstance(value, str) or kind not in ("int_type", "float_type", "bool_type"):
+        return ""
+    if re.fullmatch(r"true|false" if kind == "bool_type" else r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", value):
+        return ": without quotes"
+    leading_zeros = kind != "bool_type" and re.fullmatch(r"0+[0-9]+", value)
+    return ": without quotes and leading zeros" if leading_zeros else ""
 
 
 def _described(value: Any, hidden: bool) -> str:

@@ -9,7 +9,7 @@ alias bomb is ever built.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,23 +28,31 @@ _DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,17})\.[0-9]{1,18}")
 _AMBIGUOUS = [
     (
         re.compile(r"(true|false|yes|no|on|off|y|n)", re.IGNORECASE),
-        "some YAML readers take it for true or false: write true or false, or quote it",
+        "some YAML readers take it for true or false: write true or false; quote it only if text is meant",
     ),
-    (re.compile(r"[-+]?[0-9][0-9_]*(:[0-9]{1,2})+(\.[0-9_]*)?"), "some YAML readers take it for a number in base 60: quote it"),
-    (re.compile(r"[-+]?0[0-9_]+"), "some YAML readers take it for an octal number: drop the leading zero, or quote it"),
-    (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?"), "some YAML readers take it for a date: quote it"),
+    (
+        re.compile(r"[-+]?[0-9][0-9_]*(:[0-9]{1,2})+(\.[0-9_]*)?"),
+        "some YAML readers take it for a number in base 60: quote it if text is meant, or write a plain number",
+    ),
+    (re.compile(r"[-+]?0[0-9_]+"), "some YAML readers take it for an octal number: drop the leading zero; quote it only if text is meant"),
+    (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?"), "some YAML readers take it for a date: quote it if text is meant"),
     (
         re.compile(r"[-+]?(0[xX][0-9A-Fa-f_]+|0[oO][0-7_]+|0[bB][01_]+)"),
-        "some YAML readers take it for a number: write it in decimal, or quote it",
+        "some YAML readers take it for a number: write it in decimal; quote it only if text is meant",
     ),
     (
         re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?"),
-        "YAML readers differ on whether it is a number: write a plain number such as 12, -1 or 0.001, or quote it",
+        "YAML readers differ on whether it is a number: write a plain number such as 12, -1 or 0.001; quote it only if text is meant",
     ),
-    (re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE), "not a number that is allowed here: write a finite one, or quote it"),
+    (
+        re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE),
+        "not a number that is allowed here: write a finite one; quote it only if text is meant",
+    ),
     (re.compile(r"=|<<"), "has a meaning of its own in YAML: quote it"),
 ]
 _EMPTY = ("", "~", "null", "Null", "NULL")
+_INDENTATION_PROBLEMS = ("did not find expected key", "expected <block end>, but found '<block mapping start>'")
+"""libyaml's words, and PyYAML's own, for a line that begins in a column where none was expected."""
 
 
 @dataclass
@@ -107,7 +115,8 @@ def read_bytes(content: bytes, document: Document) -> Document:
     try:
         _Reader(text, document).read()
     except yaml.YAMLError as error:
-        document.report((), f"is not YAML: {_problem(error)}", line=_problem_line(error, text))
+        line = _problem_line(error, text)
+        document.report((), f"is not YAML: {_problem(error, text.splitlines()[line - 1 : line])}", line=line)
         document.data = None
     except _TooDeepError as error:
         document.report((), f"nested deeper than {MAX_DEPTH} levels", line=error.line)
@@ -232,10 +241,15 @@ def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
 
-def _problem(error: yaml.YAMLError) -> str:
-    """What the parser says, without the text around it, which may be a secret."""
+def _problem(error: yaml.YAMLError, line: Sequence[str] = ()) -> str:
+    """What the parser says, in plain words where it is an old acquaintance; without the text around it, which may be a secret."""
     if isinstance(error, yaml.MarkedYAMLError):
-        return ", ".join(part for part in (error.context, error.problem) if part) or "syntax error"
+        said = ", ".join(part for part in (error.context, error.problem) if part) or "syntax error"
+        if any("\t" in text[: len(text) - len(text.lstrip())] for text in line) or "'\\t'" in said:
+            return "a tab indents this line: use spaces"
+        if error.problem in _INDENTATION_PROBLEMS:
+            return f"this line is indented unlike its neighbours, or the one before is unfinished ({error.problem})"
+        return said
     return str(getattr(error, "reason", "syntax error"))
 
 

@@ -136,3 +136,9 @@ def test_no_such_backends(inventory: Inventory, names: str, message: str) -> Non
     with pytest.raises(UsageError) as caught:
         inventory.backends_named(names)
     assert caught.value.message == message
+
+
+def test_a_container_with_a_login_of_its_own_needs_no_name(write_inventory: Callable[[Mapping[str, str | None]], Path]) -> None:
+    hosts = "hosts:\n  box:\n    address: 192.0.2.1\n    container:\n      reached_by: ssh\n      address: 10.0.0.5\n"
+    place = load_inventory(write_inventory({"hosts.yml": hosts})).host("box").place(container=True)
+    assert (place.label, place.address) == ("box/10.0.0.5", "10.0.0.5")
