@@ -47,6 +47,8 @@ class LabInfo:
     ssh_pid: int | None
     hosts: tuple[LabHostInfo, ...]
     processes: int
+    removed: bool = False
+    """There was a lab, and it was just taken down."""
 
     @property
     def is_up(self) -> bool:
@@ -86,6 +88,7 @@ def down(directory: Path) -> LabInfo:
     if not layout.directory.exists():
         return _absent(layout)
     _refuse_foreign(layout)
+    was_there = layout.mark.exists()
     with _locked(layout):
         end_members(layout)
         _end_server(layout)
@@ -96,7 +99,7 @@ def down(directory: Path) -> LabInfo:
                 "processes of the lab can't be ended", evidence=[f"{process.pid} {process.title[:100]}" for process in left]
             )
         _remove_files(layout)
-    return _absent(layout)
+    return _absent(layout, removed=was_there)
 
 
 def status(directory: Path) -> LabInfo:
@@ -114,8 +117,8 @@ def status(directory: Path) -> LabInfo:
     return LabInfo(layout.directory, layout.inventory, server_pid(layout), hosts, len(running))
 
 
-def _absent(layout: Layout) -> LabInfo:
-    return LabInfo(layout.directory, layout.inventory, None, (), 0)
+def _absent(layout: Layout, *, removed: bool = False) -> LabInfo:
+    return LabInfo(layout.directory, layout.inventory, None, (), 0, removed)
 
 
 def _host_info(layout: Layout, host: LabHost, ports: Ports, running: list[LabProcess]) -> LabHostInfo:
@@ -127,7 +130,13 @@ def _host_info(layout: Layout, host: LabHost, ports: Ports, running: list[LabPro
 
 def _require_asyncssh() -> None:
     if importlib.util.find_spec("asyncssh") is None:
-        raise UsageError("the lab needs asyncssh", next_step="pip install 'lxc-gpu-orchestrator[lab]'")
+        raise UsageError("the lab needs asyncssh", next_step=f"{sys.executable} -m pip install {_what_to_install()}")
+
+
+def _what_to_install() -> str:
+    """This project with what the lab needs, as pip names it: from the clone that runs, else from the registry."""
+    clone = Path(__file__).resolve().parents[2]
+    return f"-e '{clone}[lab]'" if (clone / "pyproject.toml").is_file() else "'lxc-gpu-orchestrator[lab]'"
 
 
 def _refuse_foreign(layout: Layout) -> None:
@@ -220,6 +229,8 @@ async def _start_over_ssh(layout: Layout, commands: dict[str, str], ports: dict[
 
 def describe(info: LabInfo) -> str:
     """The lab as lines for the screen."""
+    if info.removed:
+        return f"lab in {info.directory}: stopped and removed"
     if not info.is_up and not info.hosts:
         return f"no lab in {info.directory}"
     state = f"up, SSH server is process {info.ssh_pid}" if info.is_up else "its SSH server does not run: lab.up starts it again"

@@ -6,6 +6,7 @@ Every command is the real program in a process of its own, over SSH, through the
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,11 +24,12 @@ _INTRODUCTION = """\
 Two made-up GPU hosts on this machine: an SSH server and stand-ins for SGLang and nvidia-smi, all of them ordinary processes of
 yours under {directory}. Both serve GLM-5-NVFP4 with `--moe-runner-backend auto`, started by hand as somebody would have.
 The program is the real one; the decode speeds of a stand-in are SET IN A TABLE, NOT MEASURED, and its loads are short.
+All of it is removed at the end, with the run folders that the commands below say they kept.
 """
 
 _CONCLUSION = """\
 That was the whole of it in {seconds:.0f} s. The lab is gone, and nothing of it is left. To play with one yourself:
-  orchestrator lab.up
+  {program} lab.up
 """
 
 
@@ -77,8 +79,16 @@ def demonstrate(folder: Path) -> bool:
         outcomes = [run_step(step, folder, info.inventory) for step in STEPS]
     finally:
         control.down(lab)
-    say("\n" + _CONCLUSION.format(seconds=time.monotonic() - began))
+    say("\n" + _CONCLUSION.format(seconds=time.monotonic() - began, program=program()))
     return all(outcomes)
+
+
+def program() -> str:
+    """How the program is called from the shell that runs this one: by its name only where that is found."""
+    beside = Path(sys.executable).with_name("orchestrator")
+    if shutil.which("orchestrator"):
+        return "orchestrator"
+    return os.path.relpath(beside) if beside.is_file() else f"{sys.executable} -m orchestrator"
 
 
 def say(text: str) -> None:

@@ -34,9 +34,10 @@ def test_up_is_repeatable_and_down_leaves_nothing(directory: Path) -> None:
     assert start_time(first.ssh_pid or 0) != 0
     after = control.down(directory)
     assert not after.is_up
+    assert control.describe(after) == f"lab in {directory}: stopped and removed"
     assert not directory.exists()
     assert start_time(first.ssh_pid or 0) == 0
-    assert not control.down(directory).is_up
+    assert control.describe(control.down(directory)) == f"no lab in {directory}"
     assert not control.status(directory).hosts
 
 
