@@ -157,5 +157,9 @@ def _agent_keys(wanted: bool) -> Iterator[list[paramiko.PKey]]:
 
 def _advice(endpoint: Endpoint) -> str:
     if endpoint.identity_files:
-        return f"eval $(ssh-agent) && ssh-add {endpoint.identity_files[0]}"
+        present = [path for path in endpoint.identity_files if path.is_file()]
+        if not present:
+            return f"correct identity_files: of {endpoint.host} in hosts.yml: no such file on this machine"
+        add = f"eval $(ssh-agent) && ssh-add {present[0]}"
+        return add if endpoint.use_agent else f"{add}, and agent: true for {endpoint.host} in hosts.yml"
     return f"ssh-add, or name a key: identity_files: [~/.ssh/id_ed25519] of {endpoint.host} in hosts.yml"
