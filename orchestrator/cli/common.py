@@ -124,13 +124,14 @@ def count(flag: str, text: str) -> int:
 
 
 def confirmation(call: Call, *, yes: bool) -> Confirm:
-    """How a plan is confirmed: by ``--yes``, or by one question on a terminal."""
+    """How a plan is confirmed: by ``--yes``, or by one question on a terminal. From then on the run is kept."""
 
     def confirm(plan: Plan) -> bool:
-        if yes:
-            return True
-        if not call.screen.interactive:
+        if not yes and not call.screen.interactive:
             raise UsageError("nobody can be asked here: nothing was touched", next_step="give --yes to do it, or --plan to look only")
-        return call.screen.ask(f"{plan.verb} {plan.service} in {plan.place} now?")
+        confirmed = yes or call.screen.ask(f"{plan.verb} {plan.service} in {plan.place} now?")
+        if confirmed and call.run is not None:
+            call.run.begin()
+        return confirmed
 
     return confirm

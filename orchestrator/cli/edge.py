@@ -52,7 +52,7 @@ class Call:
         """What Ctrl-C means now, where nothing that knows better catches it; empty where it is the usual end."""
 
     def keep_run(self, *names: str) -> RunFolder:
-        """Start the run folder of this call."""
+        """The run folder of this call, which is made when the change is about to be submitted."""
         from orchestrator.results.runs import RunFolder
 
         self.run = RunFolder.create(self.verb, names, self.redactor, self.screen.warn)
@@ -60,7 +60,7 @@ class Call:
 
     def document(self, **fields: Any) -> None:
         """Give the answer as JSON, when that was asked for."""
-        run = {"run": str(self.run.path)} if self.run is not None else {}
+        run = {"run": str(self.run.path)} if self.run is not None and self.run.kept else {}
         self.screen.document({"schema": f"orchestrator.{self.verb}/1", **fields, **run})
 
     def fail(self, message: str, exit_code: int, evidence: list[str] | None = None, next_step: str | None = None) -> int:

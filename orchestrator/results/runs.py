@@ -57,6 +57,7 @@ class RunFolder:
 
     def __init__(self, path: Path, redactor: Redactor, warn: Callable[[str], None]) -> None:
         self.path = path
+        self._held: list[tuple[str, str, int]] | None = []
         self._redactor = redactor
         self._warn = warn
         self._warned = False
@@ -71,12 +72,13 @@ class RunFolder:
         root: Path | None = None,
         command: Sequence[str] | None = None,
     ) -> RunFolder:
-        """Make the folder of a run of `verb` that concerns `names` (host, service, ...) and write its ``run.json``."""
+        """The folder of a run of `verb` that concerns `names` (host, service, ...), with its ``run.json``.
+
+        Nothing is on disk until :meth:`begin`: a run that changes nothing leaves no folder behind.
+        """
         started = time.time()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started))
         run = cls((root or runs_root()).absolute() / "-".join([stamp, verb, *names]), redactor, warn)
-        with run._tolerant():
-            run._make_folder()
         run.keep(
             "run.json",
             {
@@ -92,6 +94,16 @@ class RunFolder:
             },
         )
         return run
+
+    def begin(self) -> None:
+        """Make the folder, and write what it was given so far."""
+        if self._held is None:
+            return
+        held, self._held = self._held, None
+        with self._tolerant():
+            self._make_folder()
+        for name, text, disposition in held:
+            self._write(name, text, disposition)
 
     def _make_folder(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,8 +127,8 @@ class RunFolder:
 
     @property
     def kept(self) -> bool:
-        """Whether everything could be written so far."""
-        return not self._warned
+        """Whether the folder is there and everything could be written so far."""
+        return self._held is None and not self._warned
 
     def keep(self, name: str, data: Any) -> None:
         """Write JSON data or a wire type as one file."""
@@ -133,6 +145,9 @@ class RunFolder:
         self._write("events.jsonl", json.dumps(line, ensure_ascii=False) + "\n", os.O_APPEND)
 
     def _write(self, name: str, text: str, disposition: int) -> None:
+        if self._held is not None:
+            self._held.append((name, text, disposition))
+            return
         with self._tolerant():
             descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | disposition, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

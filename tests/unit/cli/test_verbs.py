@@ -159,6 +159,7 @@ def test_drift_is_exit_3_and_the_document_still_holds_the_plan(box: Box) -> None
     assert ended.document["plan"]["differences"][0]["origin"] == "drift"
     assert "--mem-fraction-static" in ended.document["error"]["evidence"][0]
     assert agent.requests("submit") == []
+    assert box.runs == []
 
 
 def test_plan_stops_there_and_keeps_no_run(box: Box) -> None:
@@ -176,6 +177,7 @@ def test_without_yes_and_without_a_terminal_it_is_wrong_usage(box: Box) -> None:
     assert ended.code == 2
     assert "--yes" in ended.err
     assert agent.requests("submit") == []
+    assert box.runs == []
 
 
 @pytest.mark.parametrize(
@@ -198,9 +200,11 @@ def test_ctrl_c_says_what_goes_on_there(box: Box) -> None:
     assert "nothing was touched" in ended.err
 
 
-@pytest.mark.parametrize(("words", "where"), [(RELAUNCH, "runs"), (("status",), "cache")])
-def test_what_was_not_foreseen_is_a_sentence_and_its_traceback_a_file(box: Box, words: tuple[str, ...], where: str) -> None:
-    ended = box.run(healthy_agent(survey=[[ZeroDivisionError("by nought")]]), *words)
+@pytest.mark.parametrize(
+    ("verb", "words", "where"), [("submit", RELAUNCH, "runs"), ("survey", RELAUNCH, "cache"), ("survey", ("status",), "cache")]
+)
+def test_what_was_not_foreseen_is_a_sentence_and_its_traceback_a_file(box: Box, verb: str, words: tuple[str, ...], where: str) -> None:
+    ended = box.run(healthy_agent(**{verb: [[ZeroDivisionError("by nought")]]}), *words)
     assert ended.code == 1
     assert "ZeroDivisionError: by nought" in ended.err
     assert "Traceback" not in ended.err

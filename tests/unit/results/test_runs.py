@@ -16,7 +16,19 @@ def make(root: Path, warnings: list[str] | None = None, verb: str = "relaunch") 
     redactor = Redactor()
     redactor.add([CANARY])
     warn = warnings.append if warnings is not None else (lambda text: None)
-    return RunFolder.create(verb, ["gpu1", "glm5"], redactor, warn, root=root, command=["fab", "relaunch", f"--reason={CANARY}"])
+    run = RunFolder.create(verb, ["gpu1", "glm5"], redactor, warn, root=root, command=["fab", "relaunch", f"--reason={CANARY}"])
+    run.begin()
+    return run
+
+
+def test_nothing_is_on_disk_before_the_run_begins_and_all_of_it_then(tmp_path: Path) -> None:
+    run = RunFolder.create("relaunch", ["gpu1"], Redactor(), lambda text: None, root=tmp_path / "runs")
+    run.note("looking")
+    assert not (tmp_path / "runs").exists()
+    assert not run.kept
+    run.begin()
+    assert run.kept
+    assert {path.name for path in run.path.iterdir()} == {"run.json", "events.jsonl"}
 
 
 def read(run: RunFolder, name: str) -> dict[str, object]:
