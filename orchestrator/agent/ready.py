@@ -318,4 +318,5 @@ def _program(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError:
         return "gone"
-    return " ".join(words[:3]) + (" ..." if len(words) > 3 else "")
+    shown = words[: words.index("-c") + 1] if "-c" in words[:3] else words[:3]
+    return " ".join(shown) + (" ..." if len(words) > len(shown) else "")

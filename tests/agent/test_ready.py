@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.ready import ReadyReport, wait_ready
 from orchestrator.agent.relaunch import LaunchFailed
 from tests.agent.serving import free_port
@@ -160,6 +163,25 @@ def test_a_silent_listener_of_somebody_else_is_named_at_once(scene: Scene) -> No
 
         assert failure.category == "port_in_use"
         assert scene.elapsed < 1.0
+
+
+def test_who_holds_the_port_is_named_without_what_a_script_holds(scene: Scene) -> None:
+    script = "sleep 60 & echo $!; wait; : --api-key canary-4711"
+    shell = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert shell.stdout is not None
+        child = int(shell.stdout.readline())
+        assert wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", Deadline(10))
+        with socket.create_server(("127.0.0.1", scene.port)):
+            scene.owners = {child, shell.pid}
+
+            evidence = "\n".join(scene.fail().evidence)
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.communicate()
+
+    assert f"process {child}: sleep 60, started by process {shell.pid} (sh -c ...)" in evidence
+    assert "canary" not in evidence
 
 
 def test_a_listener_that_nobody_can_be_seen_behind_is_not_ours(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
