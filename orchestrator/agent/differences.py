@@ -28,6 +28,8 @@ NOISE = frozenset(
         *("SUDO_COMMAND", "SUDO_USER", "SUDO_UID", "SUDO_GID", "SUDO_HOME", "SUDO_PS1", "DEBIAN_FRONTEND", "NVM_DIR", "PYENV_ROOT"),
         # the language of messages (SGLang's log is in English whatever it is)
         *("LANG", "LANGUAGE"),
+        # where other programs than the server look
+        *("MANPATH", "INFOPATH", "CDPATH", "FPATH", "GOPATH", "NODE_PATH"),
         # the interpreter is compared by itself
         *("VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL", "CONDA_EXE"),
         *("CONDA_PYTHON_EXE", "_CE_CONDA", "_CE_M"),
@@ -43,24 +45,35 @@ NOISE = frozenset(
 NOISE_PREFIXES = ("SSH_", "LC_", "XDG_", "SYSTEMD_", "LESS", "DBUS_", "HIST", "BASH_", "ZSH_", "TMUX_", "VSCODE_", "GPG_", "_P9K_")
 """With :data:`NOISE`, the closed list of what a session leaves in a server's environment without any effect on it."""
 
+STEERING_PREFIXES = (
+    *ALWAYS_COUNTS,
+    *("PYTHON", "PYTORCH_", "TRANSFORMERS_", "TOKENIZERS_", "VLLM_", "DG_", "CUBLAS", "CUDNN_", "CUTE_", "CUTLASS_", "TVM_", "UCX_"),
+    *("GLOO_", "TP_SOCKET_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_", "NUMA"),
+)
+"""Variables that are known to change what a server does, wherever it got them; with proxies and search paths, see :func:`steers`."""
+
 OURS = frozenset({"ORCHESTRATOR_LAUNCH", "SPT_NOENV"})
 """Variables that this program adds to what it starts (runner.py)."""
 
 PROXY_EXCEPTIONS = frozenset({"no_proxy", "NO_PROXY"})
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "0.0.0.0", "::1", "[::1]", "::", "[::]"})  # noqa: S104 - names, nothing binds
 
-ORIGINS = ("backend", "drift", "ours")
+ORIGINS = ("backend", "drift", "inherited", "ours")
 """The values of :attr:`wire.Difference.origin`, in the order in which differences are listed."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two servers compared. `python` and `user` None are not compared."""
+    """One of the two servers compared. `python` and `user` None are not compared.
+
+    `from_login`: somebody started it by hand, so that its environment is a login's, with whatever that happened to hold.
+    """
 
     arguments: ParsedCommand
     environment: Mapping[str, str]
     python: Optional[str] = None
     user: Optional[str] = None
+    from_login: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class _Collector:
 
 
 def differences(old: Side, new: Side, profile: ProfileNames, own_folder: str = "") -> List[wire.Difference]:
-    """List what differs: the backend's first, then drift, then our own additions.
+    """List what differs: the backend's first, then drift, then what a login left, then our own additions.
 
     `kind` is ``python``, ``user``, ``argument`` (`name` is the option as written) or ``environment``. `own_folder` is the
     state folder: a ``--config`` file in it is ours.
@@ -112,7 +125,8 @@ def _compare_environments(collector: _Collector, old: Side, new: Side, backend: 
     proxy_exceptions_kept = _proxy_exceptions(old) == _proxy_exceptions(new)
     for name in sorted(set(old.environment) | set(new.environment)):
         is_ours = name in OURS or (name in PROXY_EXCEPTIONS and proxy_exceptions_kept)
-        origin = "backend" if name in backend else "ours" if is_ours else "drift"
+        is_inherited = old.from_login and name not in new.environment and not steers(name)
+        origin = "backend" if name in backend else "ours" if is_ours else "inherited" if is_inherited else "drift"
         if counts(name):
             collector.add("environment", name, old.environment.get(name), new.environment.get(name), origin)
 
@@ -122,6 +136,12 @@ def counts(variable: str) -> bool:
     if variable.startswith(ALWAYS_COUNTS):
         return True
     return variable not in NOISE and not variable.startswith(NOISE_PREFIXES)
+
+
+def steers(variable: str) -> bool:
+    """Whether a variable is known to change what a server does: SGLang's, the GPU libraries', Python's, proxies, search paths."""
+    name = variable.upper()
+    return name.startswith(STEERING_PREFIXES) or name.endswith(("_PROXY", "PATH"))
 
 
 def _proxy_exceptions(side: Side) -> FrozenSet[str]:

@@ -5,14 +5,23 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
 from orchestrator.agent import procfs, wire
-from orchestrator.agent.command import run_bounded
+from orchestrator.agent.command import Output, run_bounded
 
 SECONDS = 20.0
 """nvidia-smi on eight GPUs without persistence mode takes several seconds to wake them."""
 
 _GPU_FIELDS = "index,uuid,name,compute_cap,memory.used,memory.total"
 _APP_FIELDS = "gpu_uuid,pid,used_memory"
+_SAID_LINES = 4
 _DEVICE = re.compile(r"/dev/nvidia\d+$")
+
+
+class GpuReading(NamedTuple):
+    """What nvidia-smi said. `problem` says why there may be no GPU in it, None when it ended well; `said` are its first lines then."""
+
+    gpus: List[wire.Gpu]
+    problem: Optional[str] = None
+    said: Sequence[str] = ()
 
 
 class ComputeApp(NamedTuple):
@@ -28,7 +37,18 @@ class ComputeApp(NamedTuple):
 
 def read_gpus(seconds: float = SECONDS) -> List[wire.Gpu]:
     """All GPUs; empty where nvidia-smi is missing, fails or does not answer in time."""
-    return parse_gpus(_query("--query-gpu", _GPU_FIELDS, seconds))
+    return ask_gpus(seconds).gpus
+
+
+def ask_gpus(seconds: float = SECONDS) -> GpuReading:
+    """All GPUs, and why there are none where nvidia-smi is missing, fails or does not answer in time."""
+    output = _ask("--query-gpu", _GPU_FIELDS, seconds)
+    if output.good:
+        return GpuReading(parse_gpus(output.text))
+    if output.status is None:
+        return GpuReading([], output.errors)
+    said = [line.strip() for line in (output.text + "\n" + output.errors).splitlines() if line.strip()]
+    return GpuReading([], f"nvidia-smi ended with status {output.status}", said[:_SAID_LINES])
 
 
 def compute_apps(seconds: float = SECONDS) -> List[ComputeApp]:
@@ -84,8 +104,12 @@ def _describe(pid: int) -> str:
 
 
 def _query(question: str, fields: str, seconds: float) -> str:
-    output = run_bounded(["nvidia-smi", f"{question}={fields}", "--format=csv,noheader,nounits"], seconds)
+    output = _ask(question, fields, seconds)
     return output.text if output.good else ""
+
+
+def _ask(question: str, fields: str, seconds: float) -> Output:
+    return run_bounded(["nvidia-smi", f"{question}={fields}", "--format=csv,noheader,nounits"], seconds)
 
 
 def _rows(text: str, columns: int) -> List[List[str]]:

@@ -182,4 +182,4 @@ def order_status(folder: StateFolder, order_id: Optional[str] = None) -> Optiona
     if state not in wire.State.FINAL and not live:
         state = f"INTERRUPTED({state})"
     since = entries[-1].time if entries else 0.0
-    return wire.OrderStatus(chosen, order.kind, state, live, since, order.operator)
+    return wire.OrderStatus(chosen, order.kind, state, live, since, order.operator, order.reason)

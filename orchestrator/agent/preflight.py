@@ -17,7 +17,7 @@ from orchestrator.agent.launch_files import Account, find_account, server_enviro
 from orchestrator.agent.managers import is_script
 from orchestrator.agent.processes import Server, find_server, read_environment, read_process
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.requirements import check, check_parallel_size, merged_modules
+from orchestrator.agent.requirements import check, check_expected, check_parallel_size, merged_modules
 from orchestrator.agent.service_python import ServicePython
 from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.supervisor import refuse_when_held
@@ -26,6 +26,7 @@ from orchestrator.agent.wire import Outcome, Verdict
 
 if TYPE_CHECKING:
     from orchestrator.agent import http
+    from orchestrator.agent.gpu import GpuReading
 
 NEVER_FORCED = frozenset({"rights", "manager", "lock", "user", "python", "multi_node"})
 """Checks whose refusal no operator can override: the job would fail, or do what was never tried."""
@@ -60,8 +61,12 @@ class _Measured:
     """What subprocesses said."""
 
     parser: ParserAnswer
-    gpus: List[wire.Gpu]
+    reading: "GpuReading"
     cuda: Optional[cuda.CudaAnswer]
+
+    @property
+    def gpus(self) -> List[wire.Gpu]:
+        return self.reading.gpus
 
 
 def preflight(request: wire.PreflightRequest, emit: Emit) -> wire.PreflightReport:
@@ -86,7 +91,7 @@ def preflight(request: wire.PreflightRequest, emit: Emit) -> wire.PreflightRepor
         *_python_verdicts(new.python, parser),
         *_argument_verdicts(parser, new_command),
         *_rollback_verdicts(parser, old),
-        *_gpu_verdicts(measured, new, values),
+        *_gpu_verdicts(measured, new, values, request.expected_gpus),
         *(verdict for needed in request.requirements for verdict in check(needed, measured.gpus, values, parser.modules)),
         *_place_verdicts(launch, folder, old, values),
     ]
@@ -133,18 +138,18 @@ def _measure(new: _New, old: Optional[_Old], needed: Sequence[wire.Requirements]
     with ThreadPoolExecutor(max_workers=2) as pool:
         parsing = pool.submit(arguments.parse_commands, new.python, commands, flags=flags, modules=merged_modules(needed))
         hardware = pool.submit(_ask_hardware, new.python)
-        gpus, answer = hardware.result()
+        reading, answer = hardware.result()
         parser = parsing.result()
     emit(wire.EventKind.PROGRESS, wire.Progress("PREFLIGHT", "checked", round(time.monotonic() - began, 3)))
-    return _Measured(parser, gpus, answer)
+    return _Measured(parser, reading, answer)
 
 
-def _ask_hardware(python: ServicePython) -> Tuple[List[wire.Gpu], Optional[cuda.CudaAnswer]]:
+def _ask_hardware(python: ServicePython) -> Tuple["GpuReading", Optional[cuda.CudaAnswer]]:
     """The GPUs, and CUDA's answer where there is a device to be asked for."""
-    from orchestrator.agent.gpu import read_gpus
+    from orchestrator.agent.gpu import ask_gpus
 
-    gpus = read_gpus()
-    return gpus, cuda.initialise(python) if cuda.device_nodes() else None
+    reading = ask_gpus()
+    return reading, cuda.initialise(python) if cuda.device_nodes() else None
 
 
 def _commands(parser: ParserAnswer, launch: wire.Launch, old: Optional[_Old]) -> Tuple[ParsedCommand, Optional[ParsedCommand]]:
@@ -215,13 +220,14 @@ def _multi_node(new: ParsedCommand) -> List[Verdict]:
     return [Verdict("multi_node", Outcome.REFUSE, f"--nnodes is {count}", next_step=step)]
 
 
-def _gpu_verdicts(measured: _Measured, new: _New, values: Mapping[str, Any]) -> List[Verdict]:
-    count = check_parallel_size(measured.gpus, values, new.environment)
-    counted = [count] if count is not None else []
+def _gpu_verdicts(measured: _Measured, new: _New, values: Mapping[str, Any], expected: Optional[int]) -> List[Verdict]:
+    counts = (check_expected(expected, measured.reading), check_parallel_size(measured.gpus, values, new.environment))
+    counted = [count for count in counts if count is not None]
     if measured.cuda is not None:
         return [cuda.verdict(measured.cuda, measured.gpus), *counted]
-    listed = f"nvidia-smi lists {len(measured.gpus)} GPU(s) without" if measured.gpus else "there is no GPU here, nor"
-    return [Verdict("cuda", Outcome.UNKNOWN, f"not asked: {listed} any /dev/nvidia* device"), *counted]
+    problem = measured.reading.problem
+    listed = f"{problem}, and there is no" if problem else f"nvidia-smi lists {len(measured.gpus)} GPU(s) without any"
+    return [Verdict("cuda", Outcome.UNKNOWN, f"not asked: {listed} /dev/nvidia* device", list(measured.reading.said)), *counted]
 
 
 def _place_verdicts(launch: wire.Launch, folder: StateFolder, old: Optional[_Old], values: Mapping[str, Any]) -> List[Verdict]:
@@ -287,6 +293,7 @@ def _compare(
         read_environment(old.server.main.pid) or {},
         interpreter_identity(old.launch.python, old.launch.environment.get("PATH", "")),
         user_name(old.server.main.user_id),
+        from_login=old.record is None and old.server.manager.kind == wire.ManagerKind.SESSION,
     )
     python = interpreter_identity(new.launch.python, new.environment["PATH"])
     after = Side(new_command, new.environment, python, user_name(new.account.user_id))

@@ -1,9 +1,12 @@
 """Whether this place has what a backend profile needs: pure functions from what was read to verdicts."""
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
 
 from orchestrator.agent import wire
 from orchestrator.agent.wire import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from orchestrator.agent.gpu import GpuReading
 
 
 def check(
@@ -50,11 +53,15 @@ def _quantization(requirements: wire.Requirements, values: Mapping[str, Any]) ->
     if given in accepted:
         return Verdict("quantization", Outcome.PASS, f"--quantization is {'unset' if given == 'None' else given}")
     named = [name for name in accepted if name != "None"]
+    if given == "None":
+        step = f"add `--quantization {named[0]}` to the service if its checkpoint is that; else choose another backend: fab backends"
+    else:
+        step = f"choose a backend for {given}, which the checkpoint decides: fab backends"
     return Verdict(
         "quantization",
         Outcome.REFUSE,
         f"--quantization is {'unset' if given == 'None' else given}; the backend accepts {', '.join(named) or 'only unset'}",
-        next_step=f"add `--quantization {named[0]}` to the service, if its checkpoint is that" if named else "take --quantization out",
+        next_step=step,
     )
 
 
@@ -83,6 +90,19 @@ def check_parallel_size(gpus: Sequence[wire.Gpu], values: Mapping[str, Any], env
         return None
     needed = parallel_size(values)
     return _gpu_count(f"tensor times pipeline parallel size is {needed}", needed, visible_gpus(gpus, environment))
+
+
+def check_expected(expected: Optional[int], reading: "GpuReading") -> Optional[Verdict]:
+    """Whether nvidia-smi lists as many GPUs as the inventory says; None where the inventory says nothing."""
+    if expected is None:
+        return None
+    count = len(reading.gpus)
+    if count == expected:
+        return Verdict("expected_gpus", Outcome.PASS, f"{count} GPU(s), as `gpus:` of the host says")
+    seen = f"nvidia-smi lists {count}" if reading.problem is None else reading.problem
+    evidence = [*reading.said, *(f"GPU {gpu.index}: {gpu.name}" for gpu in reading.gpus)]
+    step = "nvidia-smi -L, on the host and in the container; correct `gpus:` in hosts.yml if the host has changed"
+    return Verdict("expected_gpus", Outcome.REFUSE, f"`gpus:` of the host says {expected}; {seen}", evidence, step)
 
 
 def visible_gpus(gpus: Sequence[wire.Gpu], environment: Mapping[str, str]) -> List[wire.Gpu]:

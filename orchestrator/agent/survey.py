@@ -9,7 +9,7 @@ import pwd
 import sys
 import threading
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 from orchestrator.agent import wire
 from orchestrator.agent.installation import Installation, find_sglang
@@ -22,13 +22,16 @@ from orchestrator.agent.service_python import ServicePython
 from orchestrator.agent.sglang import Health
 from orchestrator.agent.state_folder import StateFolder
 
+if TYPE_CHECKING:
+    from orchestrator.agent.gpu import GpuReading
+
 HEALTH_SECONDS = 5.0
 """For a server that does not answer the quick questions; SGLang itself gives up on a wedged scheduler after 20 s."""
 
 
 def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wire.SurveyReport:
     """Look, change nothing."""
-    gpus = _Reading(_gpus)
+    gpus = _Asking(_gpus)
     folder = StateFolder(request.state_root, request.service)
     table = scan()
     sockets = all_listeners()
@@ -38,39 +41,43 @@ def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wir
     sglang = find_sglang(ServicePython(request.python, request.environment, request.user))
     if sglang.problem is not None:
         verdicts.append(sglang_verdict(sglang))
+    described = None if server is None else describe(server, folder)
+    health = health_of(server, folder)
+    reading = gpus.result()
     return wire.SurveyReport(
         facts=_facts(sglang),
         sglang_version=sglang.version,
-        server=None if server is None else describe(server, folder),
-        health=health_of(server, folder),
-        gpus=gpus.result(),
-        verdicts=verdicts,
+        server=described,
+        health=health,
+        gpus=reading.gpus,
+        verdicts=[*verdicts, *_expected(request.expected_gpus, reading)],
         order=order_status(folder),
         others=[describe(other, folder) for other in others],
     )
 
 
-class _Reading:
+class _Asking:
     """Reads the GPUs beside everything else: nvidia-smi alone takes as long as the rest, or seconds on GPUs that sleep."""
 
-    def __init__(self, read: Callable[[], List[wire.Gpu]]) -> None:
+    def __init__(self, read: "Callable[[], GpuReading]") -> None:
         self._read = read
-        self._gpus: List[wire.Gpu] = []
+        self._reading: Optional[GpuReading] = None
         self._error: Optional[BaseException] = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._gpus = self._read()
+            self._reading = self._read()
         except BaseException as error:  # noqa: BLE001 - raised again where the answer is wanted
             self._error = error
 
-    def result(self) -> List[wire.Gpu]:
+    def result(self) -> "GpuReading":
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._gpus
+        assert self._reading is not None
+        return self._reading
 
 
 def _find(find: Callable[[], Optional[Server]]) -> Tuple[Optional[Server], List[wire.Verdict]]:
@@ -83,10 +90,20 @@ def _find(find: Callable[[], Optional[Server]]) -> Tuple[Optional[Server], List[
         return None, [wire.Verdict(check, wire.Outcome.REFUSE, failure.message, failure.evidence, failure.next_step)]
 
 
-def _gpus() -> List[wire.Gpu]:
-    from orchestrator.agent.gpu import read_gpus
+def _gpus() -> "GpuReading":
+    from orchestrator.agent.gpu import ask_gpus
 
-    return read_gpus()
+    return ask_gpus()
+
+
+def _expected(expected: Optional[int], reading: "GpuReading") -> List[wire.Verdict]:
+    """What nvidia-smi shows against what the inventory says; nothing where all is well."""
+    if expected is None:
+        return []
+    from orchestrator.agent.requirements import check_expected
+
+    verdict = check_expected(expected, reading)
+    return [verdict] if verdict is not None and verdict.outcome != wire.Outcome.PASS else []
 
 
 def sglang_verdict(sglang: Installation) -> wire.Verdict:

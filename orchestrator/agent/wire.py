@@ -212,6 +212,8 @@ class SurveyRequest:
     port: int
     environment: Dict[str, str] = field(default_factory=dict)
     user: Optional[str] = None
+    expected_gpus: Optional[int] = None
+    """How many GPUs there must be, None when any number is fine."""
 
 
 @dataclass(frozen=True)
@@ -240,14 +242,17 @@ class OrderStatus:
     live: bool
     since: float
     operator: str
+    reason: str = ""
+    """What the operator gave as the reason for it."""
 
 
 @dataclass(frozen=True)
 class Difference:
     """One argument or environment variable that differs between the running server and the candidate.
 
-    `origin`: ``backend`` (the profile's doing), ``ours`` (marker, log and loopback settings of this program), ``drift``
-    (anything else). `old` and `new` are None where unset; secret values are masked.
+    `origin`: ``backend`` (the profile's doing), ``ours`` (marker, log and loopback settings of this program), ``inherited``
+    (a variable that the old server got from the login it was started in and that steers nothing that is known), ``drift``
+    (anything else: a change by hand or an older service file). `old` and `new` are None where unset; secret values are masked.
     """
 
     kind: str
@@ -281,6 +286,8 @@ class PreflightRequest:
     launch: Launch
     state_root: str
     requirements: List[Requirements] = field(default_factory=list)
+    expected_gpus: Optional[int] = None
+    """How many GPUs there must be, None when any number is fine."""
 
 
 @dataclass(frozen=True)
@@ -363,7 +370,9 @@ class OrderReference:
 
 @dataclass(frozen=True)
 class LogRequest:
-    """`launch_id` None means the newest launch; `lines` from the end; `follow` until the reader goes away."""
+    """`lines` are counted from the end. `launch_id` None means the service: its newest launch and, with `follow`, those that come
+    after it, until the reader goes away. A named launch is followed until it has ended.
+    """
 
     service: str
     state_root: str
@@ -478,6 +487,8 @@ class OrderResult:
     lost_requests: Optional[int] = None
     launch_id: Optional[str] = None
     verdicts: List[Verdict] = field(default_factory=list)
+    failed_launch_id: Optional[str] = None
+    """The launch that was begun and did not come to serve, whose log says why."""
 
 
 @dataclass(frozen=True)

@@ -263,3 +263,26 @@ def test_survey_reads_the_launch_id_from_the_marker(service: Service) -> None:
         report = look(service)
     assert report.server is not None
     assert (report.server.launch_id, report.server.backend) == ("L1", "cutlass")
+
+
+def test_a_host_without_the_gpus_that_it_should_have_is_refused_with_what_nvidia_smi_says(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver"\nexit 9\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    report = preflight(wire.PreflightRequest(service.launch(), str(service.root), expected_gpus=8), lambda kind, data: None)
+    request = wire.SurveyRequest("small", str(service.root), sys.executable, service.port, {"PYTHONPATH": str(SMALL)}, expected_gpus=8)
+    for told in (report, survey(request, lambda kind, data: None)):
+        assert outcome(told, "expected_gpus") == "refuse"
+        assert "status 9 NVIDIA-SMI has failed because it couldn't communicate" in detail(told, "expected_gpus")
+    assert "status 9" in detail(report, "cuda")
+
+
+def test_what_a_login_left_in_the_servers_environment_is_no_drift(service: Service) -> None:
+    with service.serving(environment={"EDITOR_THEME": "dark", "PIP_CERT": "/x.pem", "https_proxy": "http://127.0.0.1:1"}):
+        report = check(service, service.launch())
+    origins = {item.name: item.origin for item in report.differences}
+    assert (origins["EDITOR_THEME"], origins["PIP_CERT"], origins["https_proxy"]) == ("inherited", "inherited", "drift")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,24 @@ def test_an_interpreter_is_its_virtual_environment_not_its_file(tmp_path: Path) 
     assert other == str(tmp_path / "b")
     assert interpreter_identity("python3", f"/nowhere:{tmp_path}/b/bin") == other
     assert interpreter_identity("python3", "/nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "origin"),
+    [
+        ("PIP_CERT", "inherited"),
+        ("SOMETHING_OF_THEIRS", "inherited"),
+        ("https_proxy", "drift"),
+        ("HTTP_PROXY", "drift"),
+        ("LD_PRELOAD", "drift"),
+        ("PYTHONPATH", "drift"),
+        ("LIBRARY_PATH", "drift"),
+        ("NCCL_P2P_LEVEL", "drift"),
+        ("SGLANG_X", "drift"),
+    ],
+)
+def test_of_a_login_only_what_steers_a_server_is_drift(variable: str, origin: str) -> None:
+    old, new = Side(parsed({}), {variable: "x"}, from_login=True), Side(parsed({}), {})
+    assert rows(old, new)[0][4] == origin
+    assert rows(dataclasses.replace(old, from_login=False), new)[0][4] == "drift"
+    assert rows(old, Side(parsed({}), {variable: "y"}))[0][4] == "drift"

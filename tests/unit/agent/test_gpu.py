@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from orchestrator.agent import wire
-from orchestrator.agent.gpu import ComputeApp, parse_apps, parse_gpus
+from orchestrator.agent.gpu import ComputeApp, GpuReading, ask_gpus, parse_apps, parse_gpus
 
 GPUS = """\
 0, GPU-aaaa, NVIDIA RTX PRO 6000 Blackwell Server Edition, 12.0, 71234, 97887
@@ -23,3 +27,12 @@ def test_apps() -> None:
         ComputeApp("GPU-aaaa", 4711, 131312),
         ComputeApp("GPU-aaaa", 4712, None),
     ]
+
+
+def test_an_nvidia_smi_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask_gpus() == GpuReading([], "nvidia-smi: No such file or directory")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\necho 'look at the driver' >&2\nexit 9\n")
+    tool.chmod(0o755)
+    assert ask_gpus() == GpuReading([], "nvidia-smi ended with status 9", ["NVIDIA-SMI has failed", "look at the driver"])

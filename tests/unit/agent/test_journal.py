@@ -141,3 +141,15 @@ def test_an_order_that_ends_after_its_journal_was_read_was_not_interrupted(tmp_p
     writer.close()
     assert status is not None
     assert status.state == "VERIFIED"
+
+
+def test_the_status_of_an_order_tells_its_reason(tmp_path: Path) -> None:
+    folder = StateFolder(str(tmp_path), "svc")
+    folder.create()
+    path = folder.order_folder("o1")
+    path.mkdir()
+    order = wire.Order("o1", wire.OrderKind.LAUNCH, "svc", str(tmp_path), 1, wire.Policy(), "ann@laptop", reason="night shift")
+    write_private(path / "order.json", json.dumps(wire.to_json(order)))
+    status = order_status(folder)
+    assert status is not None
+    assert status.reason == "night shift"

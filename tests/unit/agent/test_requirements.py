@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import cuda, wire
-from orchestrator.agent.requirements import check, check_parallel_size, parallel_size, visible_gpus
+from orchestrator.agent.gpu import GpuReading
+from orchestrator.agent.requirements import check, check_expected, check_parallel_size, parallel_size, visible_gpus
 from orchestrator.agent.wire import Requirements
 
 
@@ -104,3 +105,31 @@ def test_cuda_codes_become_hints(answer: cuda.CudaAnswer, outcome: str, words: s
     verdict = cuda.verdict(answer, gpus("12.0"))
     assert verdict.outcome == outcome
     assert words in f"{verdict.detail} {verdict.next_step}"
+
+
+def test_a_quantization_that_the_checkpoint_decides_is_not_to_be_changed() -> None:
+    [verdict] = check(Requirements(quantization=["fp8"]), [], {"quantization": "modelopt_fp4"}, {})
+    assert "choose a backend for modelopt_fp4" in str(verdict.next_step)
+    assert "fp8" not in str(verdict.next_step)
+
+
+FAILED = GpuReading([], "nvidia-smi ended with status 9", ["NVIDIA-SMI has failed because it couldn't communicate"])
+
+
+@pytest.mark.parametrize(
+    ("expected", "reading", "outcome", "words"),
+    [
+        (2, GpuReading(gpus("12.0", "12.0")), "pass", "2 GPU(s)"),
+        (0, GpuReading([], "nvidia-smi: No such file or directory"), "pass", "0 GPU(s)"),
+        (8, GpuReading(gpus("12.0", "12.0")), "refuse", "says 8; nvidia-smi lists 2"),
+        (1, GpuReading(gpus("12.0", "12.0")), "refuse", "says 1; nvidia-smi lists 2"),
+        (8, FAILED, "refuse", "ended with status 9 NVIDIA-SMI has failed because it couldn't communicate"),
+        (8, GpuReading([], "nvidia-smi: No such file or directory"), "refuse", "No such file or directory"),
+    ],
+)
+def test_the_gpus_that_the_inventory_says(expected: int, reading: GpuReading, outcome: str, words: str) -> None:
+    verdict = check_expected(expected, reading)
+    assert verdict is not None
+    assert verdict.outcome == outcome
+    assert words in " ".join([verdict.detail, *verdict.evidence])
+    assert check_expected(None, reading) is None
