@@ -21,6 +21,9 @@ from orchestrator.agent import wire
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.wire import OrderKind, Outcome, State
 
+CAPACITY_CHECK = "kv capacity"
+"""The verdict of :meth:`Steps.verify` on the room for the KV cache."""
+
 Report = Callable[[str, str], None]
 """Takes a phase and a detail, for the screen."""
 
@@ -151,6 +154,7 @@ class Relaunch:
         self._baseline: Optional[wire.DecodeTiming] = None
         self._observed = Observed()
         self._stopped: Optional[Stopped] = None
+        self._failed_launch: Optional[str] = None
         self.touched = False
         """Whether anything may have been signalled or started: until then an error refuses the order, from then on it rolls back."""
         self._verdicts: List[wire.Verdict] = []
@@ -259,7 +263,8 @@ class Relaunch:
         self._verdicts += verdicts
         wrong = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
         if wrong:
-            raise LaunchFailed(wire.Failure("wrong_answers", wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
+            category = "kv_capacity" if wrong[0].check == CAPACITY_CHECK else "wrong_answers"
+            raise LaunchFailed(wire.Failure(category, wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
         self._mark_verified(launch, ready)
         self._tell(State.VERIFIED, _verified(verdicts), {"verdicts": verdicts})
         return ready
@@ -313,6 +318,7 @@ class Relaunch:
 
     def _roll_back(self, launch: Optional[wire.Launch], failure: wire.Failure) -> wire.OrderResult:
         """Bring the previous server back. `launch` is the one that failed, None when the stop of the old server broke off."""
+        self._failed_launch = None if launch is None else launch.launch_id
         self._tell(State.ROLLING_BACK, failure.summary, {"failure": failure})
         try:
             report = self._journal.progress
@@ -321,7 +327,7 @@ class Relaunch:
                 summary = f"{failure.summary}; nothing was put back: {remains.detail}"
                 return self._finish(State.DOWN, 7, summary, "down", failure, next_step=remains.next_step)
             if self._previous is None:
-                return self._finish(State.DOWN, 7, f"{failure.summary}; nothing served before, so nothing was put back", "down", failure)
+                return self._finish(State.DOWN, 7, f"{failure.summary}; there was no server to put back", "down", failure)
             if self._order.kind == OrderKind.TEARDOWN:
                 return self._finish(State.DOWN, 7, f"the teardown broke off: {failure.summary}; nothing of it is left", "down", failure)
             target = self._previous
@@ -378,15 +384,18 @@ class Relaunch:
             lost_requests=stopped.lost_requests if stopped else None,
             launch_id=launch.launch_id if launch else None,
             verdicts=self._verdicts,
+            failed_launch_id=self._failed_launch,
         )
         self._tell(state, summary, {"service": service, "time": time.time()})
         return result
 
     def _next_step(self, state: str) -> Optional[str]:
-        failed = f"fab logs --launch {self._order.new.launch_id}" if self._order.new is not None else "fab logs"
+        logs = f"fab logs --launch {self._failed_launch}" if self._failed_launch is not None else "fab logs"
+        if state == State.DOWN and self._failed_launch is not None and self._previous is None:
+            return f"{logs}   # mend the cause first: the same launch would fail the same way"
         return {
-            State.RESTORED: f"{failed}   # the log of the launch that failed",
-            State.DOWN: f"fab status, then {failed}; fab launch starts the service again",
+            State.RESTORED: f"{logs}   # the log of the launch that failed" if self._failed_launch is not None else "fab status",
+            State.DOWN: f"fab status, then {logs}; fab launch starts the service again",
             State.REFUSED: "fab status",
         }.get(state)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Callable, Dict, List, Optional
 
-from orchestrator.agent import clean, correctness, decode, http, previous, ready, sglang, stopping, survey, systemd, wire
+from orchestrator.agent import capacity, clean, correctness, decode, http, previous, ready, sglang, stopping, survey, systemd, wire
 from orchestrator.agent.processes import Leftover, Server, find_leftovers, find_server, find_servers, scan
 from orchestrator.agent.procfs import Process
 from orchestrator.agent.relaunch import Observed, Previous, Ready, Report, Stopped
 from orchestrator.agent.runner import Runner, choose_runner, runner_of
 from orchestrator.agent.state_folder import StateFolder, write_private
-from orchestrator.agent.wire import Outcome, State, Verdict
+from orchestrator.agent.wire import State, Verdict
 
 _SCORE_SECONDS = 60.0
 """For each scored text and each greedy output."""
@@ -139,14 +139,22 @@ class BoxSteps:
         if scores.rejected is not None:
             self.still_serves(launch, report)
         verdicts = correctness.compare(self._old_scores, scores, self._order.policy.likelihood_tolerance)
-        return [*verdicts, capacity_verdict(self._known_capacity(old), new.capacity, self._order.policy)]
+        return [*verdicts, self._judge_capacity(launch, old, new.capacity)]
 
-    def _known_capacity(self, old: Observed) -> Optional[int]:
-        """The last verified launch's, and the old server's where nothing was ever verified."""
+    def _judge_capacity(self, launch: wire.Launch, old: Observed, now: Optional[int]) -> Verdict:
+        """Against the last verified launch, and against the old server where nothing was ever verified."""
         launch_id = self._folder.verified_launch_id()
         facts = self._folder.verified_facts(launch_id) if launch_id is not None else None
         verified = facts.get("capacity") if isinstance(facts, dict) else None
-        return verified if isinstance(verified, int) else old.capacity
+        record = self._folder.read_launch(launch_id) if launch_id is not None else None
+        if isinstance(verified, int):
+            known = capacity.Known(verified, f"the last verified launch, {launch_id}")
+        else:
+            known = capacity.Known(old.capacity, "the old server")
+            record = None if self._previous is None else self._previous.launch
+        if record is not None:
+            known = known._replace(changed=capacity.changed_beyond_backend(record, launch))
+        return capacity.verdict(known, now, self._order.policy)
 
     def stop_launch(self, launch: wire.Launch, report: Report) -> List[Verdict]:
         runner = runner_of(self._folder, launch)
@@ -169,27 +177,6 @@ class BoxSteps:
         if self._server is None:
             raise AssertionError("find() has found no server")
         return self._server
-
-
-def capacity_verdict(known: Optional[int], now: Optional[int], policy: wire.Policy) -> Verdict:
-    """Judge max_total_num_tokens: a process left on a GPU doesn't fail a launch, it silently shrinks the KV cache."""
-    check = "kv capacity"
-    if known is None or now is None:
-        return Verdict(
-            check, Outcome.UNKNOWN, f"max_total_num_tokens is {'unknown' if now is None else now}, with nothing to compare it with"
-        )
-    share = now / known if known else 1.0
-    detail = f"max_total_num_tokens {now}, {share:.0%} of the {known} before"
-    if share >= policy.capacity_warn:
-        return Verdict(check, Outcome.PASS, detail)
-    if share >= policy.capacity_fail:
-        return Verdict(check, Outcome.WARN, detail)
-    return Verdict(
-        check,
-        Outcome.REFUSE,
-        detail,
-        next_step="something holds GPU memory, or the backend needs more of it; capacity_fail of the service is the limit",
-    )
 
 
 def _client(launch: wire.Launch) -> http.Client:

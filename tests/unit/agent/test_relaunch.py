@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.agent import wire
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.relaunch import LaunchFailed, Observed, Previous, Ready, Relaunch, Report, Stopped
+from orchestrator.agent.relaunch import CAPACITY_CHECK, LaunchFailed, Observed, Previous, Ready, Relaunch, Report, Stopped
 from orchestrator.agent.wire import OrderKind, Outcome, State
 
 OLD_ID = wire.ProcessId(100, 5000)
@@ -378,3 +378,20 @@ def test_a_full_disk_is_named_as_what_it_is() -> None:
     result, _ = carry_out(order(), RememberingSteps(failing={"start new"}, full_disk=True))
     assert result.failure is not None
     assert (result.failure.category, result.failure.summary) == ("disk_full", "/state/launch.json: No space left on device")
+
+
+def test_the_result_names_the_launch_that_failed_and_only_one_that_was_begun() -> None:
+    failed, _ = carry_out(order(), RememberingSteps(failing={"new"}))
+    assert (failed.launch_id, failed.failed_launch_id) == ("back", "new")
+    done, _ = carry_out(order(), RememberingSteps())
+    assert done.failed_launch_id is None
+    never_begun, _ = carry_out(order(), RememberingSteps(failing={"stop"}))
+    assert (never_begun.failed_launch_id, never_begun.next_step) == (None, "fab status")
+
+
+def test_less_kv_cache_is_a_failure_of_its_own() -> None:
+    verdict = wire.Verdict(CAPACITY_CHECK, Outcome.REFUSE, "44% of the 1000 of l1", next_step="lower capacity_fail")
+    result, _ = carry_out(order(OrderKind.LAUNCH, old=None), RememberingSteps(server=None, verdict=verdict))
+    assert result.failure == wire.Failure("kv_capacity", "44% of the 1000 of l1", [], "lower capacity_fail")
+    assert result.summary == "44% of the 1000 of l1; there was no server to put back"
+    assert "fab launch" not in str(result.next_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from orchestrator.agent import correctness, ready, survey, wire
 from orchestrator.agent.failure_signatures import Category
-from orchestrator.agent.relaunch import LaunchFailed, Observed, Previous
+from orchestrator.agent.relaunch import CAPACITY_CHECK, LaunchFailed, Observed, Previous
 from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.steps import BoxSteps
 from orchestrator.agent.wire import Outcome
@@ -51,3 +52,17 @@ def test_an_old_server_that_did_not_serve_is_not_said_to_have_been_absent(box: B
     score(monkeypatch, SCORED)
     verdicts = box.verify(LAUNCH, Observed(), Observed(), lambda *_: None)
     assert "it did not serve, it was unhealthy" in verdicts[0].detail
+
+
+def test_less_kv_cache_fails_a_launch_only_where_nothing_but_the_backend_changed(
+    box: BoxSteps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = StateFolder(str(tmp_path), "svc")
+    folder.create()
+    folder.write_launch(LAUNCH)
+    folder.mark_verified("l1", Observed(1000))
+    score(monkeypatch, SCORED)
+    lowered = dataclasses.replace(LAUNCH, launch_id="l2", arguments=[*LAUNCH.arguments, "--mem-fraction-static", "0.5"])
+    for launch, outcome in ((LAUNCH, Outcome.REFUSE), (lowered, Outcome.WARN)):
+        verdict = box.verify(launch, Observed(), Observed(440), lambda *_: None)[-1]
+        assert (verdict.check, verdict.outcome) == (CAPACITY_CHECK, outcome)
