@@ -3,7 +3,7 @@
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import AbstractSet, Any, Callable, Dict, List, Optional
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
@@ -16,6 +16,11 @@ from orchestrator.agent.wire import State
 Emit = Callable[[str, Any], None]
 
 _POLL = 0.05
+_ENDED_EVERY = 1.0
+"""Seconds between two looks at whether a launch whose log is followed has ended: each reads all of /proc."""
+_BEGUN_SECONDS = 30.0
+"""A launch that has said nothing and has no process after this long was never started."""
+_CHUNK = 1024 * 1024
 _COLLECT_LIMIT = 512 * 1024
 """Bytes of the head and of the tail of a file that `collect` brings back."""
 
@@ -99,27 +104,115 @@ def _told_by_journal(status: wire.OrderStatus, entries: List[wire.StateEntry]) -
 
 
 def logs(request: wire.LogRequest, emit: Emit) -> wire.LogEnd:
-    """Emit the last lines of a launch's log and, when asked, what is added to it until the reader goes away."""
+    """Emit the last lines of a launch's log and, when asked, what is added to it.
+
+    A named launch is followed until it has ended. Without a name the service is followed: when its launch has ended, that is said,
+    and the next one's log is read as soon as there is one.
+    """
     folder = StateFolder(request.state_root, request.service)
+    passed = set(folder.launch_ids())
     launch_id = request.launch_id or _newest_launch(folder)
-    path = folder.launch_folder(launch_id) / "server.log"
-    scrubber = _scrubber(folder, launch_id)
-    try:
-        stream = path.open("rb")
-    except OSError as error:
-        raise AgentRefusal("refused", f"no log of launch {launch_id}: {error.strerror} ({path})") from None
-    with stream:
-        for line in _last_lines(stream, request.lines):
-            emit(wire.EventKind.LOG, {"text": scrubber.text(line)})
-        while request.follow:
-            line = stream.readline().decode("utf-8", "replace")
-            if line:
-                emit(wire.EventKind.LOG, {"text": scrubber.text(line.rstrip("\n"))})
+    log = _Log(folder, launch_id)
+    log.last_lines(request.lines, emit, whole=request.follow)
+    if not request.follow:
+        return wire.LogEnd(launch_id, str(log.path))
+    while True:
+        log.follow(emit)
+        _tell(emit, "ended", f"launch {launch_id} has ended{log.exit_status()}")
+        if request.launch_id is not None:
+            return wire.LogEnd(launch_id, str(log.path))
+        launch_id = _next_launch(folder, passed)
+        passed.add(launch_id)
+        log = _Log(folder, launch_id)
+        _tell(emit, "launched", f"launch {launch_id} has begun")
+
+
+def _tell(emit: Emit, phase: str, detail: str) -> None:
+    emit(wire.EventKind.PROGRESS, wire.Progress("LOGS", phase, 0.0, detail))
+
+
+def _next_launch(folder: StateFolder, passed: AbstractSet[str]) -> str:
+    """Wait for a launch that was not there before and that has a log."""
+    while True:
+        for identifier in folder.launch_ids():
+            if identifier not in passed and (folder.launch_folder(identifier) / "server.log").exists():
+                return identifier
+        time.sleep(_ENDED_EVERY)
+
+
+class _Log:
+    """A launch's log, read by whole lines: a secret may not be cut in two before it is taken out."""
+
+    def __init__(self, folder: StateFolder, launch_id: str) -> None:
+        self.path = folder.launch_folder(launch_id) / "server.log"
+        self._folder = folder
+        self._launch_id = launch_id
+        self._scrubber = _scrubber(folder, launch_id)
+        self._offset = 0
+
+    def last_lines(self, count: int, emit: Emit, *, whole: bool) -> None:
+        """Emit the last lines so far; only `whole` ones where the rest of the last is still to be read."""
+        try:
+            stream = self.path.open("rb")
+        except OSError as error:
+            raise AgentRefusal("refused", f"no log of launch {self._launch_id}: {error.strerror} ({self.path})") from None
+        with stream:
+            start = max(0, stream.seek(0, os.SEEK_END) - max(_CHUNK // 16, 400 * count))
+            stream.seek(start)
+            text = stream.read()
+        text = text[: text.rfind(b"\n") + 1] if whole else text
+        self._offset = start + len(text)
+        lines = text.decode("utf-8", "replace").splitlines()
+        lines = lines[1:] if start and len(lines) > 1 else lines  # the first one was cut in two
+        self._emit(lines[-count:] if count else [], emit)
+
+    def follow(self, emit: Emit) -> None:
+        """Emit what is added until the launch has ended, that included."""
+        looked, gone = time.monotonic(), False
+        while True:
+            ended = gone
+            if self._read(emit, whole=not ended):
                 continue
-            if os.fstat(stream.fileno()).st_size < stream.tell():
-                stream.seek(0)
+            if ended:
+                return
             time.sleep(_POLL)
-    return wire.LogEnd(launch_id, str(path))
+            if time.monotonic() - looked >= _ENDED_EVERY:
+                looked, gone = time.monotonic(), self._has_ended()
+
+    def exit_status(self) -> str:
+        """For the end of a sentence: how it ended, where that was recorded."""
+        from orchestrator.agent.launch_files import read_exit_status
+
+        status = read_exit_status(self._folder.launch_folder(self._launch_id) / "exit")
+        return "" if status is None else f": {status.code} {status.status}"
+
+    def _has_ended(self) -> bool:
+        """Whether it was started and nothing of it is left."""
+        from orchestrator.agent.runner import runner_of
+
+        launch = self._folder.read_launch(self._launch_id)
+        if launch is None:
+            return True
+        age = time.time() - self.path.parent.stat().st_mtime
+        started = self.exit_status() or self.path.stat().st_size > 0 or age > _BEGUN_SECONDS
+        return bool(started) and not runner_of(self._folder, launch).members()
+
+    def _read(self, emit: Emit, *, whole: bool) -> bool:
+        """Emit what was added, only `whole` lines or all of it; whether there was anything."""
+        with self.path.open("rb") as stream:
+            if os.fstat(stream.fileno()).st_size < self._offset:
+                self._offset = 0  # it was cut down to its limit
+            stream.seek(self._offset)
+            text = stream.read(_CHUNK)
+        if whole or len(text) == _CHUNK:
+            text = text[: text.rfind(b"\n") + 1] or (text if len(text) == _CHUNK else b"")
+        self._offset += len(text)
+        self._emit(text.decode("utf-8", "replace").splitlines(), emit)
+        return bool(text)
+
+    def _emit(self, lines: List[str], emit: Emit) -> None:
+        for line in lines:
+            emit(wire.EventKind.LOG, {"text": self._scrubber.text(line)})
 
 
 def _newest_launch(folder: StateFolder) -> str:
@@ -131,14 +224,6 @@ def _newest_launch(folder: StateFolder) -> str:
             next_step="the log of a server that somebody started by hand is where that person sent it",
         )
     return identifiers[-1]
-
-
-def _last_lines(stream: Any, count: int) -> List[str]:
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(0, size - 400 * max(count, 1)))
-    text = stream.read().decode("utf-8", "replace")
-    lines: List[str] = text.splitlines()
-    return lines[-count:] if count else []
 
 
 def collect(folder: StateFolder, order_id: str) -> wire.Collected:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,62 @@ def test_what_is_collected_holds_no_secret_and_says_what_was_cut(tmp_path: Path)
     assert text.startswith("first ***\n")
     assert text.endswith("\nlast\n")
     assert "bytes left out" in text
+
+
+class Listener:
+    """Hears a log in a thread's stead: acts on what it hears, and goes away after the last of it."""
+
+    def __init__(self, until: str, **actions: Callable[[], Any]) -> None:
+        self.heard: list[str] = []
+        self._until = until
+        self._actions = actions
+
+    def __call__(self, kind: str, data: Any) -> None:
+        text = data["text"] if kind == wire.EventKind.LOG else f"({data.detail})"
+        self.heard.append(text)
+        self._actions.get(text.split()[0].strip("("), lambda: None)()
+        if text == self._until:
+            raise EOFError
+
+
+def began(folder: StateFolder, launch_id: str, text: str) -> Path:
+    path = folder.write_launch(replace(LAUNCH, launch_id=launch_id))
+    (path / "server.log").write_text(text)
+    return path
+
+
+def test_following_a_service_says_that_its_launch_has_ended_and_goes_on_with_the_next(tmp_path: Path) -> None:
+    folder, _ = open_order(tmp_path)
+    first = began(folder, "l2", "up\n")
+    listener = Listener(
+        "second",
+        up=lambda: (first / "exit").write_text("success exited 0"),
+        launch=lambda: began(folder, "l1-by-another-clock", "second\n"),
+    )
+    with pytest.raises(EOFError):
+        logs(wire.LogRequest("svc", str(tmp_path), follow=True), listener)
+    assert listener.heard == ["up", "(launch l2 has ended: exited 0)", "(launch l1-by-another-clock has begun)", "second"]
+
+
+def test_following_a_launch_ends_with_it_and_takes_no_other(tmp_path: Path) -> None:
+    folder, _ = open_order(tmp_path)
+    first = began(folder, "l1", "up\n")
+    (first / "exit").write_text("signal killed KILL")
+    began(folder, "l2", "second\n")
+    listener = Listener("")
+    end = logs(wire.LogRequest("svc", str(tmp_path), launch_id="l1", follow=True), listener)
+    assert (end.launch_id, listener.heard) == ("l1", ["up", "(launch l1 has ended: killed KILL)"])
+
+
+def test_a_secret_is_not_shown_in_two_halves(tmp_path: Path) -> None:
+    folder, _ = open_order(tmp_path)
+    path = began(folder, "l1", "up\nkey hunter")
+
+    def go_on() -> None:
+        with (path / "server.log").open("a") as log:
+            log.write("2222\nlast")
+        (path / "exit").write_text("success exited 0")
+
+    listener = Listener("", up=go_on)
+    logs(wire.LogRequest("svc", str(tmp_path), launch_id="l1", follow=True), listener)
+    assert listener.heard[:3] == ["up", "key ***", "last"]
