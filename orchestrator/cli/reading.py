@@ -28,7 +28,7 @@ def status(
 
 @verb(
     flags={
-        "follow": "Go on with what is added, until Ctrl-C.",
+        "follow": "Go on with what is added, and with the launches after it, until Ctrl-C; with --launch until that one has ended.",
         "lines": "How many lines from the end.",
         "launch": "The launch whose log it is, by its id; else the newest.",
         **TARGET_FLAGS,
@@ -48,12 +48,19 @@ def logs(
     from orchestrator.flows.status import logs as read
 
     if follow and call.as_json:
-        raise UsageError("--follow never ends, and a JSON document is written at the end", next_step="leave out one of the two")
+        raise UsageError(
+            "--follow shows lines as they come, and a JSON document is written at the end", next_step="leave out one of the two"
+        )
     kept: list[str] = []
     number = count("lines", lines)
     target = choose(inventory, host, service)
     call.interrupted = ""
-    end = read(target, kept.append if call.as_json else call.screen.log, lines=number, follow=follow, launch_id=launch)
+    say = kept.append if call.as_json else call.screen.log
+
+    def note(text: str) -> None:
+        call.screen.error([Line(text, "quiet")])
+
+    end = read(target, say, lines=number, follow=follow, launch_id=launch, note=note)
     call.document(launch_id=end.launch_id, path=end.path, lines=kept)
 
 

@@ -22,7 +22,8 @@ def status_blocks(service: str, place: str, report: wire.SurveyReport, now: floa
     lines = server_lines(report.server, now) if report.server is not None else ["none"]
     blocks += _headed("server", lines)
     if report.order is not None:
-        blocks += _headed("order", [order_line(report.order, now)])
+        reason = [f"reason: {report.order.reason}"] if report.order.reason else []
+        blocks += _headed("order", [order_line(report.order, now), *reason])
     if report.gpus:
         blocks += _headed("gpus", gpu_lines(report.gpus))
     others = [other_line(server) for server in report.others]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -89,7 +90,20 @@ def difference_table(differences: Sequence[wire.Difference]) -> Table:
     )
 
 
-_ORIGINS = {"backend": "the backend", "ours": "this program", "drift": "DRIFT: neither"}
+_ORIGINS = {"backend": "the backend", "ours": "this program", "drift": "drift: by hand or an older service file"}
+
+
+def difference_blocks(differences: Sequence[wire.Difference]) -> list[Block]:
+    """The differences as a table, and what a login left in the old server's environment by name alone."""
+    inherited = sorted(item.name for item in differences if item.origin == "inherited")
+    blocks: list[Block] = [Line(), Line("differences", "strong")]
+    rows = [item for item in differences if item.origin != "inherited"]
+    if rows:
+        blocks.append(difference_table(rows))
+    if inherited:
+        text = f"{len(inherited)} inherited variables that the service does not set: {', '.join(inherited)}"
+        blocks += [Line(line, "quiet") for line in textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="    ")]
+    return blocks
 
 
 def _value(value: str | None) -> str:
@@ -118,8 +132,10 @@ def plan_blocks(plan: Plan) -> list[Block]:
         blocks.append(Line(f"  now   {version}; no server"))
     if plan.launch is not None:
         blocks += [Line(f"  then  backend {plan.launch.backend or 'none'}, launch {plan.launch.launch_id}")]
+    if plan.reason:
+        blocks += [Line(f"  why   {plan.reason}")]
     if plan.differences:
-        blocks += [Line(), Line("differences", "strong"), difference_table(plan.differences)]
+        blocks += difference_blocks(plan.differences)
     if plan.verdicts:
         blocks += [Line(), Line("checks", "strong"), *verdict_blocks(plan.verdicts)]
     if plan.by_hand:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -22,14 +23,26 @@ def resolve_secrets(service: Service) -> dict[str, str]:
     """
     values: dict[str, str] = {}
     problems: list[str] = []
+    steps: list[str] = []
     for name, source in service.secrets.items():
         try:
             values[name] = _checked(_fetch(source))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             problems.append(f"service {service.name}: secrets.{name}: {_described(source)}: {_reason(error)}")
+            steps.append(_next_step(source))
     if problems:
-        raise ConfigError(f"{len(problems)} of the secrets of service {service.name} can't be had", evidence=problems)
+        missing = [name for name in service.secrets if name not in values]
+        which = f"{'secret' if len(missing) == 1 else 'secrets'} {', '.join(missing)}"
+        raise ConfigError(f"{which} of service {service.name} can't be had here", evidence=problems, next_step=steps[0])
     return values
+
+
+def _next_step(source: SecretSource) -> str:
+    if source.kind == "env":
+        return f"export {source.target[0]}=...   # in this shell"
+    if source.kind == "file":
+        return f"ls -l {shlex.quote(source.target[0])}   # it must hold one line"
+    return f"run {source.target[0]} by hand with the arguments that the service's file gives; it must print one line"
 
 
 def _fetch(source: SecretSource) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
-from orchestrator.errors import RefusedError
+from orchestrator.errors import LockedError, RefusedError
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.target import Agent, Target
 
@@ -36,8 +36,25 @@ def survey(agent: Agent, target: Target) -> wire.SurveyReport:
         port=service.port,
         environment=dict(service.environment),
         user=service.user,
+        expected_gpus=target.expected_gpus,
     )
     return agent.ask("survey", request, wire.SurveyReport, SURVEY_SECONDS)
+
+
+def refuse_when_held(target: Target, found: wire.SurveyReport) -> None:
+    """Stop before anything else is looked at while another order is at work on the service.
+
+    Raises:
+        LockedError: there is one.
+    """
+    order = found.order
+    if order is None or not order.live:
+        return
+    reason = f" ({order.reason})" if order.reason else ""
+    raise LockedError(
+        f"order {order.order_id} is at work on {target.service.name}: {order.kind} by {order.operator}{reason}, in {order.state}",
+        next_step=target.command("status"),
+    )
 
 
 def candidate(target: Target, backends: Sequence[Backend], found: wire.SurveyReport, observer: Observer) -> wire.Launch:
@@ -65,5 +82,5 @@ def preflight(agent: Agent, target: Target, launch: wire.Launch, backends: Seque
     """Ask whether the candidate could run there, and how it differs from what runs."""
     from orchestrator.config import requirements
 
-    request = wire.PreflightRequest(launch, target.state_root, requirements(backends, version))
+    request = wire.PreflightRequest(launch, target.state_root, requirements(backends, version), target.expected_gpus)
     return agent.ask("preflight", request, wire.PreflightReport, PREFLIGHT_SECONDS)

@@ -11,6 +11,8 @@ from orchestrator.agent import wire
 from orchestrator.results.redaction import MASK
 
 _OWN_RELEASE_SECONDS = 20.0
+_SERVICE_KEYS = {"argument": "arguments", "environment": "environment", "python": "python", "user": "user"}
+"""The kinds of :class:`orchestrator.agent.wire.Difference` and where a service's file says the same."""
 
 
 class Origin:
@@ -18,6 +20,7 @@ class Origin:
 
     BACKEND = "backend"
     OURS = "ours"
+    INHERITED = "inherited"
     DRIFT = "drift"
 
 
@@ -35,6 +38,7 @@ class Plan:
         remarks: what to know before saying yes.
         refusals: why it will not be done; empty when nothing speaks against it.
         next_step: what to try when it is refused.
+        reason: why, as the operator says.
     """
 
     verb: str
@@ -53,6 +57,7 @@ class Plan:
     refusals: Sequence[str] = ()
     next_step: str | None = None
     gpus: Sequence[wire.Gpu] = ()
+    reason: str = ""
 
 
 def masked(launch: wire.Launch) -> wire.Launch:
@@ -108,6 +113,12 @@ def refusals(
     return reasons
 
 
+def merged(survey: Sequence[wire.Verdict], preflight: Sequence[wire.Verdict]) -> list[wire.Verdict]:
+    """All verdicts; where both asked the same, the later answer."""
+    later = {verdict.check for verdict in preflight}
+    return [*(verdict for verdict in survey if verdict.check not in later), *preflight]
+
+
 def grace_remarks(policy: wire.Policy) -> list[str]:
     """What a short grace costs. SGLang polls for the signal every 5 s and then gives its schedulers 15 s (0.5.23)."""
     if policy.grace >= _OWN_RELEASE_SECONDS:
@@ -126,5 +137,16 @@ def next_step_for(
     if any(verdict.check not in never_forced for verdict in refused):
         return "mend it, or give --force to overrule it"
     if any(difference.origin == Origin.DRIFT for difference in differences):
-        return "put the differences into the service's YAML, or give --accept-drift to let them go"
+        return f"{_where_drift_belongs(differences)}; or give --accept-drift to let it go"
     return None
+
+
+def _where_drift_belongs(differences: Sequence[wire.Difference]) -> str:
+    """Which key of the service's file would keep each difference."""
+    drift = [difference for difference in differences if difference.origin == Origin.DRIFT]
+    parts = [
+        f"{', '.join(names)} under `{key}:`"
+        for kind, key in _SERVICE_KEYS.items()
+        if (names := [difference.name for difference in drift if difference.kind == kind])
+    ]
+    return f"to keep what runs now, set in the service's file {' and '.join(parts)}"

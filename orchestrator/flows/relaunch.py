@@ -10,7 +10,7 @@ from orchestrator.errors import RefusedError
 from orchestrator.flows import look
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Confirm, Options, Outcome, carry_out, make_order, policy_for, settle
-from orchestrator.flows.plan import Origin, Plan, command_line, grace_remarks, masked, next_step_for, refusals, stop_commands
+from orchestrator.flows.plan import Origin, Plan, command_line, grace_remarks, masked, merged, next_step_for, refusals, stop_commands
 from orchestrator.flows.target import Connect, Target, connect
 from orchestrator.results.runs import last_dark_seconds
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.config import Backend
 
 _NOTHING_SERVES = "nothing serves now, so this is a launch: there is nothing to stop and nothing to go back to"
+_NOTHING_CHANGES = "nothing would change: the server that serves now is what would be started, so this would be dark time for nothing"
+_FORCE_IDLE = "choose another --backend, or give --force to start the same server again"
 _NO_ROUTER = (
     "no router or load balancer is drained: requests keep coming until the old server closes its port and fail from then until the new "
     "one answers; from SIGTERM on /health is 503, which a load balancer that asks obeys"
@@ -70,6 +72,7 @@ def _change(
     with connect(target) as agent:
         observer.note(f"looking at {target.place}: what runs, what is installed")
         found = look.survey(agent, target)
+        look.refuse_when_held(target, found)
         if verb == wire.OrderKind.LAUNCH:
             refuse_when_serving(target, found)
         new = look.candidate(target, backends, found, observer)
@@ -106,6 +109,7 @@ def plan_change(
     server = report.server
     policy = policy_for(target, options)
     verdicts = merged(found.verdicts, report.verdicts)
+    idle = changes_nothing(found, report)
     return Plan(
         verb=verb,
         host=target.host.name,
@@ -119,20 +123,25 @@ def plan_change(
         differences=report.differences,
         verdicts=verdicts,
         by_hand=[*(stop_commands(server, policy) if server is not None else []), command_line(new)],
-        remarks=_remarks(verb, target, report, policy),
-        refusals=refusals(report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED),
-        next_step=next_step_for(report.differences, verdicts, NEVER_FORCED),
+        remarks=_remarks(verb, target, found, report, policy),
+        refusals=[
+            *refusals(report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED),
+            *([_NOTHING_CHANGES] if idle and not options.force else []),
+        ],
+        next_step=target.named(next_step_for(report.differences, verdicts, NEVER_FORCED) or (_FORCE_IDLE if idle else None)),
         gpus=found.gpus,
+        reason=options.reason,
     )
 
 
-def merged(survey: Sequence[wire.Verdict], preflight: Sequence[wire.Verdict]) -> list[wire.Verdict]:
-    """All verdicts; where both asked the same, the later answer."""
-    later = {verdict.check for verdict in preflight}
-    return [*(verdict for verdict in survey if verdict.check not in later), *preflight]
+def changes_nothing(found: wire.SurveyReport, report: wire.PreflightReport) -> bool:
+    """Whether a healthy server would be replaced by its equal. One that does not serve well may need no more than a new start."""
+    if report.server is None or found.health != "serving":
+        return False
+    return all(difference.origin in {Origin.OURS, Origin.INHERITED} for difference in report.differences)
 
 
-def _remarks(verb: str, target: Target, report: wire.PreflightReport, policy: wire.Policy) -> list[str]:
+def _remarks(verb: str, target: Target, found: wire.SurveyReport, report: wire.PreflightReport, policy: wire.Policy) -> list[str]:
     if report.server is None:
         return [_NOTHING_SERVES] if verb == wire.OrderKind.RELAUNCH else []
     last = last_dark_seconds(target.host.name, target.service.name)
@@ -140,5 +149,4 @@ def _remarks(verb: str, target: Target, report: wire.PreflightReport, policy: wi
     stop = f"the stop (3 to 7 s when idle, at most {policy.drain + policy.grace:g} s)"
     dark = f"dark time: {stop} and the load; {known}. If the new server fails, the old one is started again: another load"
     remarks = [_NO_ROUTER, dark, *grace_remarks(policy)]
-    changes = [difference for difference in report.differences if difference.origin != Origin.OURS]
-    return remarks if changes else ["nothing differs: the same server would be started again", *remarks]
+    return ["nothing would change: the same server would be started again", *remarks] if changes_nothing(found, report) else remarks

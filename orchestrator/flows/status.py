@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
-from orchestrator.errors import AgentError, OrchestratorError
+from orchestrator.errors import AgentError, RefusedError
 from orchestrator.flows import look
 from orchestrator.flows.observer import Observer
+from orchestrator.flows.plan import merged
 from orchestrator.flows.target import Connect, Target, connect, decoded
 
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ def logs(
     lines: int = 200,
     follow: bool = False,
     launch_id: str | None = None,
+    note: Callable[[str], None] = lambda _: None,
     connect: Connect = connect,
 ) -> wire.LogEnd:
     """Give `say` the last `lines` of a launch's log and, with `follow`, what is added to it from then on.
+
+    A named launch is followed until it has ended, a service for ever: `note` hears that a launch has ended and the next has begun.
 
     Raises:
         RefusedError: there is no such launch, or it has no log.
@@ -46,6 +50,8 @@ def logs(
         for event in agent.call("logs", request):
             if event.kind == wire.EventKind.LOG:
                 say(str(event.data.get("text", "")))
+            elif event.kind == wire.EventKind.PROGRESS:
+                note(decoded(wire.Progress, event).detail)
             elif event.kind == wire.EventKind.RESULT:
                 return decoded(wire.LogEnd, event)
     raise AgentError("the agent stopped reading the log without saying where it lies")
@@ -62,7 +68,7 @@ class Checkup:
 
     @property
     def verdicts(self) -> list[wire.Verdict]:
-        return [*self.survey.verdicts, *(self.preflight.verdicts if self.preflight is not None else [])]
+        return merged(self.survey.verdicts, self.preflight.verdicts if self.preflight is not None else [])
 
     @property
     def refused(self) -> bool:
@@ -75,13 +81,16 @@ def check_up(target: Target, backends: Sequence[Backend], observer: Observer, co
 
     Raises:
         UnreachableError: the place can't be reached, trusted or used.
+        LockedError: another order is at work on the service.
+        ConfigError: a secret can't be had.
     """
     with connect(target) as agent:
         observer.note(f"asking {target.place} who and where it is")
         facts = agent.ask("ping", wire.PingRequest(), wire.PlaceFacts)
         found = look.survey(agent, target)
+        look.refuse_when_held(target, found)
         try:
             new = look.candidate(target, backends, found, observer)
-        except OrchestratorError as error:
+        except RefusedError as error:
             return Checkup(facts, found, problem=error.message)
         return Checkup(facts, found, look.preflight(agent, target, new, backends, str(found.sglang_version)))

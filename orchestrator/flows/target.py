@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from orchestrator.agent import wire
-from orchestrator.errors import AgentError, UsageError
+from orchestrator.errors import AgentError, OrchestratorError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory, Service
@@ -59,6 +59,11 @@ class Target:
         """The folder in that place which holds the services' state folders."""
         return self.inventory.place_of(self.service).state_root
 
+    @property
+    def expected_gpus(self) -> int | None:
+        """How many GPUs the inventory says there are, None where it doesn't."""
+        return self.inventory.place_of(self.service).gpus
+
     def command(self, verb: str, *more: str) -> str:
         """A command line about this target, for a next step."""
         return " ".join(["fab", verb, f"--host {self.host.name}", f"--service {self.service.name}", *more])
@@ -75,7 +80,7 @@ Connect = Callable[[Target], AbstractContextManager[Agent]]
 
 @contextmanager
 def connect(target: Target) -> Iterator[Agent]:
-    """Open the place of a target and give its agent.
+    """Open the place of a target and give its agent. What is advised while it is open names this target.
 
     Raises:
         UnreachableError: the place can't be reached, trusted or entered.
@@ -83,8 +88,12 @@ def connect(target: Target) -> Iterator[Agent]:
     from orchestrator.remote.agent_client import AgentClient
     from orchestrator.remote.place import open_place
 
-    with open_place(target.inventory, target.host, container=target.service.in_container) as place:
-        yield AgentClient(place)
+    try:
+        with open_place(target.inventory, target.host, container=target.service.in_container) as place:
+            yield AgentClient(place)
+    except OrchestratorError as error:
+        error.next_step = target.named(error.next_step)
+        raise
 
 
 def choose_target(inventory: Inventory, host: str | None, service: str | None) -> Target:

@@ -20,6 +20,7 @@ def teardown(target: Target, options: Options, observer: Observer, confirm: Conf
     with connect(target) as agent:
         observer.note(f"looking at {target.place}: what runs")
         found = look.survey(agent, target)
+        look.refuse_when_held(target, found)
         plan = plan_teardown(target, found, options)
         if found.server is None:
             observer.plan(plan)
@@ -53,4 +54,5 @@ def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) ->
         remarks=remarks,
         refusals=refusals,
         gpus=found.gpus,
+        reason=options.reason,
     )

@@ -293,3 +293,45 @@ def test_a_run_that_can_not_be_kept_does_not_fail_the_relaunch(box: Box, monkeyp
     assert ended.code == 0
     assert "can't be kept" in ended.err
     assert "kept in" not in ended.out.splitlines()[-1]
+
+
+def test_the_reason_is_shown_by_plan_and_status(box: Box) -> None:
+    planned = box.run(healthy_agent(), "relaunch", "--backend", "flashinfer_cutedsl", "--plan", "--reason", "night shift")
+    assert "  why   night shift" in planned.out.splitlines()
+    order = wire.OrderStatus("O1", "relaunch", "DONE", False, 1764400000.0, "kim@laptop", "night shift")
+    agent = healthy_agent(survey=[answer(survey(order=order))])
+    assert "reason: night shift" in box.run(agent, "status").out
+    assert box.run(agent, "status", "--json").document["report"]["order"]["reason"] == "night shift"
+
+
+def test_what_a_login_left_is_one_paragraph_beside_the_drift(box: Box) -> None:
+    left = [wire.Difference("environment", f"LEFT_{number:02}", "x", None, "inherited") for number in range(25)]
+    out = box.run(healthy_agent(preflight=[answer(preflight(differences=[DRIFT, *left]))]), *RELAUNCH).out
+    assert "25 inherited variables that the service does not set: LEFT_00, LEFT_01" in out
+    (row,) = [line for line in out.splitlines() if "drift: by hand or an older service file" in line]
+    assert "--mem-fraction-static" in row
+
+
+def test_a_missing_secret_is_wrong_configuration_for_doctor_and_relaunch(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANARY_KEY")
+    agent = healthy_agent(ping=[answer(wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc"))])
+    for words in (("doctor",), RELAUNCH):
+        ended = box.run(agent, *words)
+        assert ended.code == 2
+        assert "secret api-key" in ended.err
+        assert "next: export CANARY_KEY=" in ended.err
+
+
+@pytest.mark.parametrize("words", [RELAUNCH, ("doctor",)])
+def test_what_the_box_advises_names_the_host(box: Box, words: tuple[str, ...]) -> None:
+    locked = LockedError("order X is at work", next_step="fab status")
+    agent = healthy_agent(ping=[answer(wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc"))], preflight=[[locked]])
+    ended = box.run(agent, *words)
+    assert ended.code == 5
+    assert "next: fab status --host gpu1 --service glm5" in ended.err
+
+
+def test_what_happens_to_the_launch_that_is_followed_is_told_beside_the_log(box: Box) -> None:
+    note = wire.Event(wire.EventKind.PROGRESS, wire.to_json(wire.Progress("LOGS", "ended", 0.0, "launch L1 has ended")))
+    ended = box.run(healthy_agent(logs=[[note, *answer(wire.LogEnd("L1", "/x"))]]), "logs", "--follow", "--launch", "L1")
+    assert (ended.code, ended.out, ended.err) == (0, "", "launch L1 has ended\n")

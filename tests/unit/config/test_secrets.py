@@ -47,7 +47,8 @@ def test_all_that_is_wrong_is_told_without_values(tmp_path: Path, monkeypatch: p
     )
     with pytest.raises(ConfigError) as caught:
         resolve_secrets(service)
-    assert caught.value.message == "8 of the secrets of service model can't be had"
+    assert caught.value.message == "secrets a, b, c, d, e, f, g, h of service model can't be had here"
+    assert str(caught.value.next_step).startswith("export TEST_KEY=...")
     assert caught.value.evidence == [
         "service model: secrets.a: environment variable TEST_KEY: is not set",
         "service model: secrets.b: environment variable TEST_EMPTY: is empty",

@@ -75,3 +75,10 @@ def test_after_a_refusal_comes_what_the_check_advises_or_the_flag_that_would_hel
     assert "--force" in str(next_step_for([DRIFT], [REFUSE]))
     assert "--accept-drift" in str(next_step_for([DRIFT], [REFUSE], {"gpu"}))
     assert next_step_for([BACKEND_DIFFERENCE], [REFUSE], {"gpu"}) is None
+
+
+def test_each_kind_of_drift_is_sent_to_its_key_of_the_service() -> None:
+    variable = wire.Difference("environment", "NCCL_DEBUG", "INFO", None, "drift")
+    advice = str(next_step_for([DRIFT, variable, OUR_DIFFERENCE], []))
+    assert "--mem-fraction-static under `arguments:` and NCCL_DEBUG under `environment:`" in advice
+    assert "SPT_NOENV" not in advice

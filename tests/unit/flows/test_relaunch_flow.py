@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from orchestrator.agent import wire
-from orchestrator.errors import ConnectionLostError, InterruptedByOperatorError, LockedError, RefusedError, UsageError
+from orchestrator.errors import ConfigError, ConnectionLostError, InterruptedByOperatorError, LockedError, RefusedError, UsageError
 from orchestrator.flows.order import Options, Outcome
 from orchestrator.flows.plan import Plan
 from orchestrator.flows.relaunch import launch, relaunch
+from orchestrator.flows.status import check_up
 from orchestrator.flows.target import Target
 from orchestrator.flows.teardown import teardown
 from tests.unit.flows.fake_agent import FakeAgent, FakeBox, Heard, answer, state
@@ -122,9 +124,67 @@ def test_without_a_server_a_relaunch_is_a_launch_and_says_so(target: Target) -> 
     assert agent.requests("submit")[0].old is None
 
 
-def test_no_difference_is_said(target: Target) -> None:
-    agent = healthy_agent(preflight=[answer(preflight(differences=[OUR_DIFFERENCE]))])
-    assert any("nothing differs" in remark for remark in run(agent, target, Heard()).plan.remarks)
+def test_a_relaunch_that_would_change_nothing_is_refused_unless_forced(target: Target) -> None:
+    inherited = wire.Difference("environment", "EDITOR_THEME", "dark", None, "inherited")
+    agent, heard = healthy_agent(preflight=[answer(preflight(differences=[OUR_DIFFERENCE, inherited]))]), Heard()
+    with pytest.raises(RefusedError) as refusal:
+        run(agent, target, heard)
+    assert "nothing would change" in refusal.value.evidence[0]
+    assert "--force" in str(refusal.value.next_step)
+    assert "nothing would change" in heard.plans[0].remarks[0]
+    assert agent.requests("submit") == []
+    assert run(agent, target, Heard(), Options(force=True)).result == done()
+
+
+def test_a_server_that_does_not_serve_may_be_replaced_by_its_equal(target: Target) -> None:
+    agent = healthy_agent(survey=[answer(survey(health="unhealthy"))], preflight=[answer(preflight(differences=[OUR_DIFFERENCE]))])
+    assert run(agent, target, Heard()).result == done()
+
+
+HELD = wire.OrderStatus("O7", "launch", "LOADING", True, 1764400000.0, "kim@laptop", "night shift")
+
+
+@pytest.mark.parametrize("server", [OLD, None])
+@pytest.mark.parametrize("verb", ["relaunch", "launch", "teardown", "doctor"])
+def test_nothing_else_is_looked_at_while_an_order_is_at_work(target: Target, verb: str, server: wire.ServerInfo | None) -> None:
+    facts = wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc")
+    agent = healthy_agent(ping=[answer(facts)], survey=[answer(survey(server=server, order=HELD))])
+    connect, profiles = FakeBox(agent).connect, target.inventory.backends_named("auto")
+    asks: dict[str, Callable[[], Any]] = {
+        "relaunch": lambda: relaunch(target, profiles, Options(), Heard(), yes, connect),
+        "launch": lambda: launch(target, profiles, Options(), Heard(), yes, connect),
+        "teardown": lambda: teardown(target, Options(), Heard(), yes, connect),
+        "doctor": lambda: check_up(target, profiles, Heard(), connect),
+    }
+    with pytest.raises(LockedError, match=r"O7.*kim@laptop \(night shift\), in LOADING") as locked:
+        asks[verb]()
+    assert locked.value.next_step == "fab status --host gpu1 --service glm5"
+    assert {asked for asked, _ in agent.asked} <= {"ping", "survey"}
+
+
+def test_the_plan_holds_the_reason(target: Target) -> None:
+    options = Options(plan_only=True, reason="night shift")
+    assert run(healthy_agent(), target, Heard(), options).plan.reason == "night shift"
+    assert teardown(target, options, Heard(), yes, FakeBox(healthy_agent()).connect).plan.reason == "night shift"
+
+
+def test_the_agent_learns_how_many_gpus_there_must_be(target: Target) -> None:
+    host = target.inventory.hosts["gpu1"].model_copy(update={"gpus": 8})
+    expecting = dataclasses.replace(target, inventory=dataclasses.replace(target.inventory, hosts={"gpu1": host}), host=host)
+    agent = healthy_agent()
+    run(agent, expecting, Heard())
+    assert [agent.requests(verb)[0].expected_gpus for verb in ("survey", "preflight")] == [8, 8]
+
+
+def test_a_missing_secret_is_a_mistake_here_for_doctor_and_relaunch_alike(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANARY_KEY")
+    agent = healthy_agent(ping=[answer(wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc"))])
+    profiles, connect = target.inventory.backends_named("flashinfer_cutedsl"), FakeBox(agent).connect
+    for ask in (lambda: run(agent, target, Heard()), lambda: check_up(target, profiles, Heard(), connect)):
+        with pytest.raises(ConfigError, match="secret api-key of service glm5") as missing:
+            ask()
+        assert "environment variable CANARY_KEY: is not set" in missing.value.evidence[0]
+        assert "export CANARY_KEY" in str(missing.value.next_step)
 
 
 def test_without_sglang_it_is_refused_with_what_the_survey_saw(target: Target) -> None:
