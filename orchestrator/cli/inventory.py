@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.blocks import Line, Table, indented
@@ -10,7 +11,7 @@ from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.config import Backend, Variant
+    from orchestrator.config import Backend, Inventory, Variant
     from orchestrator.flows.trust import Offer
 
 
@@ -26,7 +27,19 @@ def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
         gpus = "-" if host.gpus is None else str(host.gpus)
         rows.append([host.name, f"{host.user}@{host.address}:{host.port}", container, gpus, ", ".join(services) or "-"])
     call.screen.show([Table(["host", "reached at", "container", "gpus", "services"], rows, right=frozenset({"gpus"}))])
+    for name, path in _absent_keys(loaded):
+        call.screen.warn(f"{name}: identity file {path} does not exist on this machine")
     call.document(inventory=str(loaded.directory), hosts=[item.model_dump(mode="json") for item in loaded.hosts.values()])
+
+
+def _absent_keys(inventory: Inventory) -> list[tuple[str, str]]:
+    """Identity files that are named for a host or its container and are not here, nor their public halves (for an agent)."""
+    named = [
+        (host.name, path)
+        for host in inventory.hosts.values()
+        for path in [*host.identity_files, *(host.container.identity_files if host.container is not None else [])]
+    ]
+    return [(name, path) for name, path in named if not Path(path).exists() and not Path(f"{path}.pub").exists()]
 
 
 @verb(flags=SHARED_FLAGS)
@@ -110,7 +123,7 @@ def _described(variants: list[Variant]) -> list[dict[str, object]]:
     positional=["host"],
     flags={
         "host": "Host, by its inventory name.",
-        "replace": "Forget the key that is pinned: the host was reinstalled.",
+        "replace": "Forget the key that is pinned and has changed: the host was reinstalled.",
         "yes": "Do not ask: the fingerprints were compared elsewhere.",
         **SHARED_FLAGS,
     },
@@ -123,12 +136,16 @@ def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inven
     call.interrupted = "interrupted; keys that were accepted before are pinned"
     offers = pin(loaded, loaded.host(host), call.screen, lambda offer: _accepted(call, offer, yes=yes), replace=replace)
     for offer in offers:
-        what = "trusted already" if offer.trusted else f"pinned in {loaded.known_hosts}"
+        replaced = ", instead of the old ones" if offer.replaced else ""
+        what = "trusted already" if offer.trusted else f"pinned in {loaded.known_hosts}{replaced}"
         call.screen.show([Line(f"{offer.host}, {offer.where}: {what}", "good")])
     call.document(known_hosts=str(loaded.known_hosts), offers=offers)
 
 
 def _accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
+    if offer.replaced:
+        heading = f"{offer.host}, {offer.where}: the host key has CHANGED. Pinned, and to be forgotten:"
+        call.screen.show([Line(heading, "bad"), *indented(offer.replaced)])
     call.screen.show([Line(f"{offer.host}, {offer.where}, offers:", "strong"), *indented(offer.fingerprints)])
     call.screen.show(
         [Line("compare with the host's own, on its console: for f in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $f; done")]
@@ -136,5 +153,9 @@ def _accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
     if yes:
         return True
     if not call.screen.interactive:
-        raise UsageError("nobody can be asked here: nothing was pinned", evidence=offer.fingerprints, next_step="compare, then give --yes")
-    return call.screen.ask("are these the host's keys?")
+        flags = "--replace --yes" if offer.replaced else "--yes"
+        raise UsageError(
+            "nobody can be asked here: nothing was pinned", evidence=offer.fingerprints, next_step=f"compare, then give {flags}"
+        )
+    question = "replace the pinned key by these: are they the host's?" if offer.replaced else "are these the host's keys?"
+    return call.screen.ask(question)

@@ -21,6 +21,7 @@ class Offer:
         where: ``address:port`` of the login.
         fingerprints: as ``ssh-keygen -l`` shows them.
         trusted: all of them are known already.
+        replaced: fingerprints that are trusted now and that the login no longer offers: the key has changed.
         pinned: lines written to the inventory's known_hosts.
     """
 
@@ -28,6 +29,7 @@ class Offer:
     where: str
     fingerprints: list[str]
     trusted: bool
+    replaced: list[str]
     pinned: list[str]
 
 
@@ -38,10 +40,10 @@ def trust(inventory: Inventory, host: Host, observer: Observer, confirm: Callabl
 
     Raises:
         ConnectError: a login can't be reached, or offers no key that could be verified.
-        HostKeyError: another key is pinned already and `replace` is False.
+        HostKeyError: the key has changed and `replace` is False; said before `confirm` is asked.
         RefusedError: `confirm` did not agree.
     """
-    from orchestrator.remote.host_keys import describe_key, known_keys, pin, user_known_hosts
+    from orchestrator.remote.host_keys import changed_keys, describe_key, known_keys, pin, replaced_keys, user_known_hosts
     from orchestrator.remote.place import login_endpoints
     from orchestrator.remote.trust import fetch_host_keys
 
@@ -52,9 +54,13 @@ def trust(inventory: Inventory, host: Host, observer: Observer, confirm: Callabl
         keys = fetch_host_keys(endpoint, files)
         if not keys:
             raise ConnectError(f"{endpoint.host}: {endpoint.where} offers no host key of a type that can be verified")
-        known = [item.key for item in known_keys(endpoint, files) if not item.revoked]
-        trusted = all(key in known for key in keys)
-        offer = Offer(endpoint.host, endpoint.where, [describe_key(key) for key in keys], trusted, [])
+        known = known_keys(endpoint, files)
+        trusted = all(key in [item.key for item in known if not item.revoked] for key in keys)
+        replaced = [] if trusted else replaced_keys(keys, known)
+        if replaced and not replace:
+            raise changed_keys(endpoint, keys, replaced)
+        fingerprints = [describe_key(key) for key in keys]
+        offer = Offer(endpoint.host, endpoint.where, fingerprints, trusted, [describe_key(item.key) for item in replaced], [])
         if not trusted:
             if not confirm(offer):
                 raise RefusedError(f"the key of {endpoint.where} was not accepted; nothing was pinned for it")

@@ -120,12 +120,29 @@ def verify(endpoint: Endpoint, offered: paramiko.PKey, known: Sequence[KnownKey]
             evidence=evidence,
             next_step=f"compare with its console (ssh-keygen -lf {_key_file(offered)}), then: fab trust {host}",
         )
-    changed = any(item.key.get_name() == offered.get_name() for item in trusted)
-    what = "the host key has CHANGED" if changed else f"the known host key is no longer offered, only one of type {offered.get_name()}"
+    same_type = any(item.key.get_name() == offered.get_name() for item in trusted)
+    what = "the host key has CHANGED" if same_type else f"the known host key is no longer offered, only one of type {offered.get_name()}"
     raise HostKeyError(
         f"{host}: {what} at {where}: another machine answers, or the host was reinstalled",
         evidence=evidence,
         next_step=f"find out why; if the host was reinstalled: fab trust {host} --replace",
+    )
+
+
+def replaced_keys(offered: Sequence[paramiko.PKey], known: Sequence[KnownKey]) -> list[KnownKey]:
+    """The keys that are trusted now, of which the host offers none: pinning what it offers replaces them."""
+    return [item for item in known if not item.revoked and item.key not in offered]
+
+
+def changed_keys(endpoint: Endpoint, offered: Sequence[paramiko.PKey], replaced: Sequence[KnownKey]) -> HostKeyError:
+    """The error for a host that no longer has a key that is trusted, with both sides' fingerprints."""
+    return HostKeyError(
+        f"{endpoint.host}: the host key of {endpoint.where} has CHANGED: another machine answers, or the host was reinstalled",
+        evidence=[
+            *(f"pinned:  {describe_key(item.key)} ({item.path}:{item.line})" for item in replaced),
+            *(f"offered: {describe_key(key)}" for key in offered),
+        ],
+        next_step=f"find out why; if the host was reinstalled: fab trust {endpoint.host} --replace",
     )
 
 

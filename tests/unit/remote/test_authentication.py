@@ -14,7 +14,7 @@ from orchestrator.remote.endpoint import Endpoint
 
 def _advice(*files: Path) -> str:
     endpoint = Endpoint("gpu1", "192.0.2.1", "root", identity_files=files)
-    with pytest.raises(ConnectError, match="no key .* can be used") as raised:
+    with pytest.raises(ConnectError, match=r"no key .* can be used") as raised:
         KeyAuthentication(endpoint).authenticate(None)  # type: ignore[arg-type]  # nothing is offered
     return str(raised.value.next_step)
 
