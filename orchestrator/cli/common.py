@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from pathlib import Path
@@ -36,30 +37,37 @@ CHANGE_FLAGS = {
 }
 
 
-def find_inventory(folder: str | None) -> Path:
-    """The inventory folder that is meant.
+def find_inventory(folder: str | None) -> tuple[Path, str]:
+    """The inventory folder that is meant, and how it was chosen.
 
     Raises:
         UsageError: there is none.
     """
-    named = folder or os.environ.get(INVENTORY_VARIABLE)
-    if named:
-        path = Path(named).expanduser()
-        if not (path / "hosts.yml").is_file():
-            raise UsageError(f"{path} is not an inventory: it has no hosts.yml")
-        return path
+    variable = os.environ.get(INVENTORY_VARIABLE)
+    if folder:
+        return _named_inventory(folder, "--inventory", "--inventory FOLDER, a folder with a hosts.yml in it")
+    if variable:
+        return _named_inventory(variable, f"${INVENTORY_VARIABLE}", f"unset {INVENTORY_VARIABLE}, or --inventory FOLDER")
     here = Path.cwd()
     candidates = [above / "inventory" for above in (here, *here.parents)]
     for path in candidates:
         if (path / "hosts.yml").is_file():
-            return path
+            return path, "found here" if path.parent == here else "found above"
     lab = _lab_inventory()
     if lab is not None:
-        return lab
+        return lab, "the lab's"
     raise UsageError(
         f"no inventory: {candidates[0]} does not exist, nor one further up, and no lab is running",
         next_step="--inventory FOLDER, or fab lab.up to play",
     )
+
+
+def _named_inventory(text: str, named_by: str, next_step: str) -> tuple[Path, str]:
+    path = Path(text).expanduser()
+    if (path / "hosts.yml").is_file():
+        return path, named_by
+    problem = "it has no hosts.yml" if path.is_dir() else "there is no such folder"
+    raise UsageError(f"{path} (from {named_by}) is not an inventory: {problem}", next_step=next_step)
 
 
 def lab_directory() -> Path:
@@ -85,7 +93,8 @@ def load(folder: str | None) -> Inventory:
     """
     from orchestrator.config import load_inventory
 
-    return load_inventory(find_inventory(folder))
+    path, chosen_by = find_inventory(folder)
+    return dataclasses.replace(load_inventory(path), chosen_by=chosen_by)
 
 
 def choose(inventory: str | None, host: str | None, service: str | None) -> Target:

@@ -22,8 +22,11 @@ def status(
 
     target = choose(inventory, host, service)
     report = ask(target)
-    call.screen.show(status_blocks(target.service.name, target.place, report))
-    call.document(host=target.host.name, place=target.place, service=target.service.name, report=report)
+    inventory_line = Line(f"inventory  {target.inventory.label}", "quiet")
+    call.screen.show([*status_blocks(target.service.name, target.place, report), inventory_line])
+    call.document(
+        inventory=str(target.inventory.directory), host=target.host.name, place=target.place, service=target.service.name, report=report
+    )
 
 
 @verb(
@@ -86,6 +89,7 @@ def doctor(
     call.screen.show(
         [
             Line(heading, "strong"),
+            Line(f"inventory {target.inventory.label}", "quiet"),
             *verdict_blocks(found.verdicts),
             *([Line(f"  refuse  {found.problem}", "bad")] if found.problem else []),
         ]

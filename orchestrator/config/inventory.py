@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,21 @@ class Inventory:
     Attributes:
         directory: the folder it was loaded from.
         known_hosts: the inventory's own known_hosts file; it may not exist.
+        chosen_by: how it came to be this folder, for the screen; empty when that is not known.
     """
 
     directory: Path
     hosts: Mapping[str, Host] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     backends: Mapping[str, Backend] = field(default_factory=dict)
+    chosen_by: str = ""
+
+    @property
+    def label(self) -> str:
+        """The folder, short, and how it was chosen."""
+        folder = os.path.relpath(self.directory)
+        short = min(str(self.directory), folder, str(self.directory).replace(f"{Path.home()}/", "~/", 1), key=len)
+        return f"{short} ({self.chosen_by})" if self.chosen_by else short
 
     @property
     def known_hosts(self) -> Path:
@@ -38,7 +48,7 @@ class Inventory:
         Raises:
             UsageError: there is none; the message names those that exist.
         """
-        return _look_up("host", name, self.hosts, "fab hosts")
+        return self._look_up("host", name, self.hosts, "fab hosts")
 
     def service(self, name: str | None = None, host: str | None = None) -> Service:
         """The service of that name; without a name, the host's default or only one (without a host, the only one of all).
@@ -49,7 +59,7 @@ class Inventory:
         if host is not None:
             self.host(host)
         if name is not None:
-            return self._service_on(_look_up("service", name, self.services, "fab hosts"), host)
+            return self._service_on(self._look_up("service", name, self.services, "fab services"), host)
         candidates = [service for service in self.services.values() if host in (None, service.host)]
         default = None if host is None else self.hosts[host].service
         if default is not None:
@@ -88,7 +98,15 @@ class Inventory:
         Raises:
             UsageError: there is none; the message names those that exist.
         """
-        return _look_up("backend profile", name, self.backends, "fab backends")
+        return self._look_up("backend profile", name, self.backends, "fab backends")
+
+    def _look_up(self, what: str, name: str, items: Mapping[str, Item], command: str) -> Item:
+        if name in items:
+            return items[name]
+        close = difflib.get_close_matches(name, items, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        evidence = [f"{what}s: {_listed(items)}", f"inventory: {self.label}"]
+        raise UsageError(f"there is no {what} {name!r}{hint}", evidence=evidence, next_step=command)
 
     def backends_named(self, names: str) -> list[Backend]:
         """The profiles of ``flashinfer_cutedsl+ep8``: the backend first, then the overlays as given.
@@ -107,14 +125,6 @@ class Inventory:
                 evidence=[f"overlays: {_listed(name for name, item in self.backends.items() if item.kind == 'overlay')}"],
             )
         return kernels + [profile for profile in profiles if profile.kind == "overlay"]
-
-
-def _look_up(what: str, name: str, items: Mapping[str, Item], command: str) -> Item:
-    if name in items:
-        return items[name]
-    close = difflib.get_close_matches(name, items, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise UsageError(f"there is no {what} {name!r}{hint}", evidence=[f"{what}s: {_listed(items)}"], next_step=command)
 
 
 def _listed(names: Iterable[str]) -> str:

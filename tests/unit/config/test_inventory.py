@@ -114,7 +114,8 @@ def test_service(inventory: Inventory, name: str | None, host: str | None, found
 def test_no_such_service(inventory: Inventory, name: str | None, host: str | None, message: str, evidence: str) -> None:
     with pytest.raises(UsageError) as caught:
         inventory.service(name, host)
-    assert (caught.value.message, "".join(caught.value.evidence)) == (message, evidence)
+    assert (caught.value.message, "".join(caught.value.evidence[:1])) == (message, evidence)
+    assert caught.value.evidence[1:] == ([f"inventory: {inventory.label}"] if "there is no" in message and evidence else [])
 
 
 def test_backends_named(inventory: Inventory) -> None:
