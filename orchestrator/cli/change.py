@@ -20,6 +20,7 @@ _LAUNCH_FLAGS = {
     "measure": "Time decoding before and after.",
     **CHANGE_FLAGS,
 }
+_NEW_ONLY = {"measure": "Time decoding once the server is ready."}
 _DRIFT_FLAG = {"accept-drift": "Let go of differences between the running server and the service that no backend makes."}
 
 
@@ -50,7 +51,7 @@ def relaunch(
     return _finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes)))
 
 
-@verb(flags=_LAUNCH_FLAGS)
+@verb(flags={**_LAUNCH_FLAGS, **_NEW_ONLY})
 def launch(
     call: Call,
     backend: str | None = None,
@@ -108,6 +109,8 @@ def _observe(call: Call, target: Target, *, keep: bool) -> Observers:
     from orchestrator.flows.observer import Observers
 
     call.interrupted = "interrupted; nothing was touched"
+    call.screen.outlives_reader = True
+    call.screen.note(f"inventory {target.inventory.label}")
     observers: list[Observer] = [call.screen]
     if keep:
         observers.append(call.keep_run(target.host.name, target.service.name))

@@ -7,13 +7,16 @@ its own objects and knows nothing of ours; so everything is done here, in the ta
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import fabric  # type: ignore[import-untyped]
@@ -33,8 +36,25 @@ _HELP, _DRY = {"--help", "-h"}, {"--dry", "-R"}
 
 Body = Callable[..., int | None]
 
-_EPIPE_STATUS = 1
-"""Standard output was closed by its reader: nobody is left to tell."""
+_STOPPED_BY = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP: the terminal has gone"}
+"""Signals that end a verb the way Ctrl-C does, with a word on where things stand."""
+
+INEFFECTIVE = {
+    "identity": "identity_files: of the host, in hosts.yml",
+    "ssh-config": "the host's own keys in hosts.yml: no ssh_config is read",
+    "connect-timeout": "no flag: a host that does not answer is given up after 10 s, always",
+    "command-timeout": "the deadlines in the service's policy:",
+    "prompt-for-login-password": "identity_files: of the host, in hosts.yml: no passwords are used",
+    "prompt-for-passphrase": "ssh-add, and agent: true of the host, in hosts.yml",
+    "prompt-for-sudo-password": "become: sudo of the host, in hosts.yml: sudo -n is used, which asks for none",
+    "list-agent-keys": "ssh-add -l",
+    "config": "the inventory: Fabric's own configuration has no effect here",
+    "pty": "no flag: nothing here wants a terminal",
+    "echo": "--plan: it shows what would be done",
+    "warn-only": "--force, which overrules refused checks",
+    "hide": "--json, which prints one document",
+}
+"""Fabric's flags that would change nothing here, each with what to use instead."""
 
 
 class Call:
@@ -48,6 +68,8 @@ class Call:
         self.redactor = Redactor()
         self.screen: Screen = open_screen(self.redactor, as_json=as_json)
         self.run: RunFolder | None = None
+        self.stopped_by: signal.Signals | None = None
+        """The signal, other than Ctrl-C's, that ended this call."""
         self.interrupted = "interrupted"
         """What Ctrl-C means now, where nothing that knows better catches it; empty where it is the usual end."""
 
@@ -108,6 +130,7 @@ def verb(
             else:
                 code = guarded(call, lambda: body(call, **understood(context, given)))
             if code:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the verb has ended: a late Ctrl-C must not change how
                 raise Exit(code=code)
 
         return fabric.task(positional=list(positional), auto_shortflags=False, help=dict(flags or {}), name=name.rpartition(".")[2])(run)
@@ -147,6 +170,17 @@ front_end: fabric.main.Fab = fabric.main.program
 """The program that parses this process's command line. Plain ``fab`` runs Fabric's; our own puts itself here."""
 
 
+def refuse_ineffective(args: Mapping[str, Any]) -> None:
+    """Refuse those of Fabric's flags that would be taken and change nothing.
+
+    Raises:
+        UsageError: there is one; the next step names what to use instead.
+    """
+    given = [name for name in INEFFECTIVE if args[name].value]
+    if given:
+        raise UsageError(f"Fabric's --{given[0]} has no effect here", next_step=f"use {INEFFECTIVE[given[0]]}")
+
+
 def host_names() -> list[str]:
     """The names given with Fabric's ``-H``: inventory names, although Fabric takes them for addresses."""
     core = getattr(front_end, "core", None)
@@ -163,13 +197,14 @@ def remainder() -> str:
 def guarded(call: Call, body: Callable[[], int | None]) -> int:
     """Run `body` and return its exit code, whatever happens in it."""
     try:
-        code = body() or 0
+        with _stopped_by_signals(call):
+            code = body() or 0
+    except InterruptedByOperatorError as error:
+        code = _tell_interrupted(call, error)
     except OrchestratorError as error:
         code = call.fail(error.message, error.exit_code, error.evidence, error.next_step)
     except KeyboardInterrupt:
-        code = InterruptedByOperatorError.exit_code
-        if call.interrupted:
-            call.fail(call.interrupted, code)
+        code = _tell_interrupted(call, InterruptedByOperatorError(call.interrupted))
     except BrokenPipeError:
         return leave_closed_output()
     except Exception as error:  # noqa: BLE001 - the edge: an operator gets a sentence, the traceback goes to a file
@@ -178,10 +213,39 @@ def guarded(call: Call, body: Callable[[], int | None]) -> int:
     return code
 
 
+@contextlib.contextmanager
+def _stopped_by_signals(call: Call) -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end `call` as Ctrl-C does; one that is ignored (nohup) stays so."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        call.stopped_by = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    taken = [number for number in _STOPPED_BY if signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _tell_interrupted(call: Call, error: InterruptedByOperatorError) -> int:
+    """Say where things stand and return the exit code: 130, or 128 and the signal's number, as a shell has it."""
+    number = call.stopped_by
+    code = error.exit_code if number is None else 128 + number
+    by = [] if number is None else [f"stopped by {_STOPPED_BY[number]}"]
+    if error.message:
+        with contextlib.suppress(OSError):  # with SIGHUP the terminal may have gone
+            call.fail(error.message, code, [*by, *error.evidence], error.next_step)
+    return code
+
+
 def leave_closed_output() -> int:
-    """The reader of standard output has gone (``| head``): be silent, also at the interpreter's own last flush."""
+    """The reader of standard output has gone (``| head``), having seen enough: be silent, also at the interpreter's last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _EPIPE_STATUS
+    return 0
 
 
 def _unexpected(call: Call, error: Exception) -> int:

@@ -17,6 +17,14 @@ def main() -> None:
     Imports make many objects and hardly any garbage, and a process that is about to end needs no collection: together they
     were a third of a short verb's time. While a verb runs, the collector works as usual.
     """
+    try:
+        _run()
+    except KeyboardInterrupt:  # while importing, or past the verb's own word on it
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
+
+def _run() -> None:
     gc.disable()
     with _late_mock():
         from orchestrator.cli.program import main as run

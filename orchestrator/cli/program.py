@@ -1,7 +1,8 @@
-"""The console script: Fabric's program with our own verbs."""
+"""The console script: Fabric's program with our own verbs. Plain ``fab`` takes its manners over, by way of the fabfile."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from invoke.exceptions import Exit, ParseError
 import orchestrator
 from orchestrator.cli import edge
 from orchestrator.cli.tasks import namespace
-from orchestrator.errors import UsageError
+from orchestrator.errors import InterruptedByOperatorError, UsageError
 
 _NO_COMMANDS = "this program runs no commands of your own: nothing can follow --"
 
@@ -27,29 +28,57 @@ class Executor(fabric.Executor):  # type: ignore[misc]  # fabric has no types
 
 
 class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
-    """Fabric's program, except that a command line it can't parse ends with our code for wrong usage."""
+    """Fabric's program, except that our exit codes hold for command lines too, and that no flag is taken for nothing."""
 
     def parse_core(self, *args: Any, **kwargs: Any) -> None:
-        with _usage_errors():
+        with self._our_exit_codes():
             super().parse_core(*args, **kwargs)
-        if self.core.remainder and not self.args.complete.value:
-            raise Exit(_NO_COMMANDS, code=UsageError.exit_code)
 
     def parse_tasks(self) -> None:
-        with _usage_errors():
+        if self.core.remainder and not self.args.complete.value:
+            raise Exit(_NO_COMMANDS, code=UsageError.exit_code)
+        with self._our_exit_codes():
             super().parse_tasks()
 
     def parse_cleanup(self) -> None:
-        with _usage_errors():
+        with self._our_exit_codes():
             super().parse_cleanup()
+            edge.refuse_ineffective(self.args)  # before Fabric would ask for passwords
+
+    def execute(self) -> None:
+        try:
+            super().execute()
+        except KeyboardInterrupt:  # before the verb, or after it: invoke's own answer is 1
+            raise Exit("interrupted", code=InterruptedByOperatorError.exit_code) from None
+
+    def print_help(self) -> None:
+        """Fabric's help without the flags that have no effect here."""
+        flags = [row for row in self.initial_context.help_tuples() if not set(re.findall(r"--([a-z-]+)", row[0])) & set(edge.INEFFECTIVE)]
+        bundled = self.namespace is not None
+        print(f"Usage: {self.binary} [--core-opts] VERB [--verb-opts]\n\nCore options:\n")  # noqa: T201
+        self.print_columns(flags)
+        if bundled:
+            self.list_tasks()
+
+    @contextmanager
+    def _our_exit_codes(self) -> Iterator[None]:
+        try:
+            yield
+        except (ParseError, ValueError) as error:
+            raise Exit(f"{error}\nnext: {self.binary} --help, or {self.binary} VERB --help", code=UsageError.exit_code) from None
+        except UsageError as error:
+            raise Exit(f"{error.message}\nnext: {error.next_step}", code=error.exit_code) from None
+        except KeyboardInterrupt:
+            raise Exit("interrupted; nothing was touched", code=InterruptedByOperatorError.exit_code) from None
 
 
-@contextmanager
-def _usage_errors() -> Iterator[None]:
-    try:
-        yield
-    except (ParseError, ValueError) as error:
-        raise Exit(f"{error}\nnext: orchestrator --help, or orchestrator VERB --help", code=UsageError.exit_code) from None
+def adopt(front_end: Any) -> None:
+    """Let `front_end`, which runs already, be a :class:`Program` for the rest of its way.
+
+    Plain ``fab`` has parsed its own flags when it loads a fabfile; it parses the verbs and theirs after that.
+    """
+    if type(front_end) is fabric.main.Fab:
+        front_end.__class__ = Program
 
 
 def make_program() -> Program:

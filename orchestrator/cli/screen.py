@@ -5,8 +5,11 @@ Each screen is an observer (orchestrator.flows.observer) and shows blocks. Whate
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -47,6 +50,8 @@ class Screen:
         self.redactor = redactor
         self._out = out or sys.stdout
         self._errors = errors or sys.stderr
+        self.outlives_reader = False
+        """Whether a reader of the output who leaves (``| head``) ends nothing: a change is watched to its exit code."""
         self._last_phase: tuple[str, str, str] | None = None
         self._last_time = 0.0
 
@@ -60,7 +65,13 @@ class Screen:
             self._print(line)
 
     def _print(self, line: str) -> None:
-        print(self.redactor.text(line), file=self._out, flush=True)
+        try:
+            print(self.redactor.text(line), file=self._out, flush=True)
+        except BrokenPipeError:
+            if not self.outlives_reader:
+                raise
+            _discard(self._out)
+            self._out = io.StringIO()
 
     def document(self, document: dict[str, Any]) -> None:
         """Give the whole answer as JSON: nothing to do where it was shown as text."""
@@ -119,6 +130,14 @@ class Screen:
 
     def collected(self, collected: wire.Collected) -> None:
         """Kept in the run folder, not shown."""
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is still buffered for a reader who has left go nowhere, instead of failing at the interpreter's last flush."""
+    with contextlib.suppress(OSError):  # no file of the system's
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class TerminalScreen(Screen):
@@ -224,6 +243,10 @@ class JsonScreen(Screen):
     def document(self, document: dict[str, Any]) -> None:
         """Write the answer, with the plan and the result that were heard on the way."""
         whole = {"schema": document["schema"], **self._heard, **document}
-        json.dump(self.redactor.data(wire.to_json(whole)), self._document_stream, indent=2, ensure_ascii=False)
-        self._document_stream.write("\n")
-        self._document_stream.flush()
+        text = json.dumps(self.redactor.data(wire.to_json(whole)), indent=2, ensure_ascii=False)
+        try:
+            print(text, file=self._document_stream, flush=True)
+        except BrokenPipeError:
+            if not self.outlives_reader:
+                raise
+            _discard(self._document_stream)

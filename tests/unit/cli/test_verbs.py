@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -198,6 +200,59 @@ def test_ctrl_c_says_what_goes_on_there(box: Box) -> None:
     ended = box.run(healthy_agent(survey=[[KeyboardInterrupt()]]), *RELAUNCH)
     assert ended.code == 130
     assert "nothing was touched" in ended.err
+
+
+class Signalled(FakeAgent):
+    """An agent that sends this process a signal while it is asked `verb`."""
+
+    def __init__(self, number: int, verb: str) -> None:
+        self.__dict__.update(healthy_agent().__dict__)
+        self._number, self._verb = number, verb
+
+    def call(self, verb: str, request: Any, timeout: float | None = None) -> Iterator[wire.Event]:
+        if verb == self._verb:
+            signal.raise_signal(self._number)
+        return super().call(verb, request, timeout)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_says_what_ctrl_c_says_with_the_code_of_a_shell(box: Box, number: int, code: int) -> None:
+    ended = box.run(Signalled(number, "survey"), *RELAUNCH)
+    assert ended.code == code
+    assert "nothing was touched" in ended.err
+    assert box.runs == []
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    ended = box.run(Signalled(number, "follow"), *RELAUNCH, "--json")
+    assert ended.code == ended.document["error"]["exit_code"] == code
+    assert "goes on in gpu1/101" in ended.err
+
+
+def test_nohup_is_respected(box: Box) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert box.run(Signalled(signal.SIGHUP, "survey"), *RELAUNCH).code == 0
+
+
+def test_ctrl_c_after_a_refusal_does_not_change_how_it_ended(box: Box) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(differences=[DRIFT]))])
+    assert box.run(agent, *RELAUNCH).code == 3
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_change_whose_reader_leaves_is_watched_to_its_exit_code(box: Box, form: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    assert box.run(healthy_agent(follow=[relaunch_script(restored())]), *RELAUNCH, *form).code == 6
+
+
+@pytest.mark.parametrize("words", [(*RELAUNCH, "--plan"), ("status",)])
+def test_a_screen_names_the_inventory_and_how_it_was_chosen(box: Box, words: tuple[str, ...]) -> None:
+    out = box.run(healthy_agent(), *words).out
+    (line,) = [line for line in out.splitlines() if "($ORCHESTRATOR_INVENTORY)" in line]
+    assert "inventory" in line
 
 
 @pytest.mark.parametrize(
