@@ -186,7 +186,7 @@ def test_a_second_relaunch_at_the_same_time_is_refused(served: Operator) -> None
     folder = state(served.layout)
     before = folder.order_ids()
     first = subprocess.Popen(
-        served.command("relaunch", "--backend", "auto", "--no-measure", "--yes", "--accept-drift"),
+        served.command("relaunch", "--backend", "auto", "--no-measure", "--yes", "--accept-drift", "--force"),
         env=served.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
