@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.agent import procfs
+from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.command_lines import is_resource_tracker
 from orchestrator.agent.processes import Server, find_servers
 
 STANDIN = Path(__file__).parent / "standin"
@@ -86,10 +88,17 @@ class Box:
         for child in self._children:
             child.poll()
 
-    def close(self) -> None:
-        for pid, start_time in self._seen.items():
-            if procfs.start_time(pid) == start_time:
+    def _kill(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            if procfs.start_time(pid) == self._seen[pid]:
                 os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        trackers = {pid for pid in self._seen if (found := procfs.read_process(pid)) is not None and is_resource_tracker(found)}
+        self._kill(set(self._seen) - trackers)
+        # These remove the semaphores of the killed from /dev/shm, and end by themselves.
+        wait_until(lambda: not any(map(is_running, trackers)), Deadline(5.0))
+        self._kill(trackers)
         for child in self._children:
             child.kill()
             child.wait()
