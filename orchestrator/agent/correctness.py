@@ -137,10 +137,16 @@ def _judge(check: str, changes: Mapping[str, float], old: Scores, new: Scores, t
     evidence = _score_lines(old.likelihoods, new.likelihoods)
     if not all(math.isfinite(change) for change in changes.values()):
         return wire.Verdict(check, wire.Outcome.UNKNOWN, "the old server's log-likelihoods were no numbers", evidence)
-    worst = max(changes, key=lambda name: abs(changes[name]))
+    # A fall is judged before a rise: text that became likelier speaks against the old server, not against the new one.
+    worst = min(changes, key=lambda name: changes[name])
+    if changes[worst] >= -tolerance:
+        worst = max(changes, key=lambda name: abs(changes[name]))
     detail = f"largest change of the mean log-likelihood per token: {changes[worst]:+.4f} nats ({worst}), tolerance {tolerance:g}"
     if abs(changes[worst]) <= tolerance:
         return wire.Verdict(check, wire.Outcome.PASS, detail, evidence)
+    if changes[worst] > 0:
+        step = "look at the old server's output: the texts are likelier now, so it may have been wrong"
+        return wire.Verdict(check, wire.Outcome.WARN, detail, evidence, step)
     step = "do not use this backend with this model on this GPU; likelihood_tolerance of the service is the limit"
     return wire.Verdict(check, wire.Outcome.REFUSE, detail, evidence, step)
 
