@@ -7,10 +7,10 @@ validates the same data classes with pydantic's TypeAdapter. All times are secon
 Annotations are read at run time by Python 3.9, so they use typing's spelling.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Dict, List, Optional
 
-from orchestrator.agent.codec import WireError, from_json, to_json
+from orchestrator.agent.codec import WireError, from_json, record, to_json
 
 __all__ = ["PROTOCOL", "WireError", "from_json", "to_json"]  # the types are all the other names here
 
@@ -18,7 +18,7 @@ PROTOCOL = 1
 """Raised whenever a type here changes its meaning; both ends refuse another number."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Request:
     """One phase's question to the agent. `verb` names an entry of the agent's dispatch table (main.py)."""
 
@@ -44,7 +44,7 @@ class EventKind:
     """data is a :class:`AgentFailure`. Always the last event."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Event:
     """One framed line from the agent."""
 
@@ -52,7 +52,7 @@ class Event:
     data: Dict[str, Any]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AgentFailure:
     """Why the agent could not answer.
 
@@ -66,12 +66,12 @@ class AgentFailure:
     next_step: Optional[str] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PingRequest:
     """Who and where are you? Nothing to say with it."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PlaceFacts:
     """The answer to a ping. `container` is its kind (``lxc``), None on a bare host or where nobody says."""
 
@@ -91,7 +91,7 @@ class Outcome:
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Verdict:
     """The answer of one check: what was asked, what came out, what was seen, what to type next."""
 
@@ -102,7 +102,7 @@ class Verdict:
     next_step: Optional[str] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Fact:
     """One thing that is true of a place, with how it is known (a path or a command)."""
 
@@ -111,7 +111,7 @@ class Fact:
     source: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Launch:
     """One start of one service, whole: what is to run, where, as whom.
 
@@ -149,7 +149,7 @@ class ManagerKind:
     """docker, podman, supervisord, PID 1, another PID namespace, several nodes: named in `name`, refused."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Manager:
     """Who manages a server. `name` is the unit, or what a person would call it (``tmux``, ``docker``)."""
 
@@ -158,7 +158,7 @@ class Manager:
     detail: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ProcessId:
     """A process that can't be confused with a later one of the same number.
 
@@ -169,7 +169,7 @@ class ProcessId:
     start_time: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ServerInfo:
     """A server as found in the place. `arguments` are what follows the entry point, secret values masked.
 
@@ -190,7 +190,7 @@ class ServerInfo:
     entry: List[str] = field(default_factory=lambda: ["-m", "sglang.launch_server"])
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Gpu:
     """One GPU as nvidia-smi reports it. `compute_capability` is text such as ``12.0``; memory in MiB."""
 
@@ -202,7 +202,7 @@ class Gpu:
     memory_total: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SurveyRequest:
     """What there is in the place for one service. `launch` is the candidate or None (then only the server is looked for)."""
 
@@ -216,7 +216,7 @@ class SurveyRequest:
     """How many GPUs there must be, None when any number is fine."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SurveyReport:
     """The answer to a survey. `order` is the newest relaunch in the state folder: its id, last state and whether it is live."""
 
@@ -232,7 +232,7 @@ class SurveyReport:
     """Other SGLang servers in the place, which nothing here will touch."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OrderStatus:
     """Where an order stands. `state` reads ``INTERRUPTED(STATE)`` without a live holder and a final state."""
 
@@ -246,7 +246,7 @@ class OrderStatus:
     """What the operator gave as the reason for it."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Difference:
     """One argument or environment variable that differs between the running server and the candidate.
 
@@ -262,7 +262,7 @@ class Difference:
     origin: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Requirements:
     """What a backend profile needs, as the agent can check it. Empty lists ask for nothing.
 
@@ -279,7 +279,7 @@ class Requirements:
     note: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PreflightRequest:
     """Check a candidate while the old server serves."""
 
@@ -290,7 +290,7 @@ class PreflightRequest:
     """How many GPUs there must be, None when any number is fine."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PreflightReport:
     """`verdicts` in the order they were reached. `differences` is empty when there is no old server."""
 
@@ -302,7 +302,7 @@ class PreflightReport:
     """Running and queued requests on the old server now, None when unknown."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Policy:
     """Deadlines and thresholds of one order, seconds unless said otherwise."""
 
@@ -338,7 +338,7 @@ class OrderKind:
     TEARDOWN = "teardown"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Order:
     """What the supervisor is asked to do.
 
@@ -358,7 +358,7 @@ class Order:
     new: Optional[Launch] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OrderReference:
     """Names an order in a state folder. `after` is the last sequence number that the caller has seen."""
 
@@ -368,7 +368,7 @@ class OrderReference:
     after: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LogRequest:
     """`lines` are counted from the end. `launch_id` None means the service: its newest launch and, with `follow`, those that come
     after it, until the reader goes away. A named launch is followed until it has ended.
@@ -404,7 +404,7 @@ class State:
     FINAL = frozenset({DONE, RESTORED, DOWN, REFUSED})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StateEntry:
     """One line of the journal. `sequence` counts from 1; `monotonic` orders lines of one boot."""
 
@@ -416,7 +416,7 @@ class StateEntry:
     data: Dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Progress:
     """What goes on inside a state: for the screen, kept without fsync.
 
@@ -430,7 +430,7 @@ class Progress:
     sequence: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DecodeSample:
     """One timed stream. `time_per_output_token` is (last - first token time) / (tokens - tokens of the first event)."""
 
@@ -441,7 +441,7 @@ class DecodeSample:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DecodeTiming:
     """Batch-1 decode timing, medians over `samples` with their extremes in the samples themselves.
 
@@ -458,7 +458,7 @@ class DecodeTiming:
     skipped: Optional[str] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Failure:
     """Why a launch failed: one class (see failures.py), the lines that show it, and what to do."""
 
@@ -469,7 +469,7 @@ class Failure:
     exit_status: Optional[str] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OrderResult:
     """How an order ended. `exit_code` is the operator's (README's table); `service` tells what serves now."""
 
@@ -491,7 +491,7 @@ class OrderResult:
     """The launch that was begun and did not come to serve, whose log says why."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Submitted:
     """The supervisor runs. `holder` is its unit or session."""
 
@@ -499,7 +499,7 @@ class Submitted:
     holder: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LogEnd:
     """The end of a log request: which launch it was and where its file lies."""
 
@@ -507,7 +507,7 @@ class LogEnd:
     path: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Collected:
     """What an order left on the box, secrets scrubbed: file name -> text (long logs: their head and tail)."""
 
