@@ -197,11 +197,14 @@ def test_a_secret_is_not_shown_in_two_halves(tmp_path: Path) -> None:
     folder, _ = open_order(tmp_path)
     path = began(folder, "l1", "up\nkey hunter")
 
-    def go_on() -> None:
+    def add(text: str) -> None:
         with (path / "server.log").open("a") as log:
-            log.write("2222\nlast")
+            log.write(text)
+
+    def end() -> None:
+        add("2222\nlast")
         (path / "exit").write_text("success exited 0")
 
-    listener = Listener("", up=go_on)
+    listener = Listener("", up=lambda: add("2222\nmore\nkey hunter"), more=end)
     logs(wire.LogRequest("svc", str(tmp_path), launch_id="l1", follow=True), listener)
-    assert listener.heard[:3] == ["up", "key ***", "last"]
+    assert listener.heard[:5] == ["up", "key ***", "more", "key ***", "last"]
