@@ -7,6 +7,8 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any, Type, TypeVar
 
+__all__ = ["WireError", "from_json", "record", "to_json"]
+
 T = TypeVar("T")
 
 if TYPE_CHECKING:

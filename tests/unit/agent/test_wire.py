@@ -54,7 +54,8 @@ def test_whole_numbers_are_fine_where_seconds_are_meant() -> None:
 
 def test_the_types_compare_hash_and_show_like_data_classes() -> None:
     one, same, other = wire.ProcessId(1, 2), wire.ProcessId(1, 2), wire.ProcessId(1, 3)
+    tuple_of_it: object = (1, 2)
     assert (one == same, one == other, one != other) == (True, False, True)
     assert {one, same, other} == {one, other}
-    assert one != (1, 2)
+    assert one != tuple_of_it
     assert repr(one) == "ProcessId(pid=1, start_time=2)"
