@@ -23,6 +23,7 @@ from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.supervisor import refuse_when_held
 from orchestrator.agent.survey import address_of, describe, scrubber_of, sglang_verdict, user_name
 from orchestrator.agent.wire import Outcome, Verdict
+from orchestrator.agent.wire_words import managed
 
 if TYPE_CHECKING:
     from orchestrator.agent import http
@@ -174,12 +175,11 @@ def _server_verdicts(server: Optional[Server], folder: StateFolder) -> List[Verd
         return [*verdicts, Verdict("server", Outcome.PASS, "no server runs on the port")]
     verdicts.append(Verdict("rights", Outcome.PASS, f"process {server.main.pid} may be read and signalled"))
     manager = server.manager
-    named = f"{manager.kind} {manager.name}".strip()
     if manager.kind == wire.ManagerKind.UNSUPPORTED:
         detail = f"the server on port {server.port} is managed by {manager.name}, which is not supported"
         step = f"stop it by hand through {manager.name}, then fab launch"
         return [*verdicts, Verdict("manager", Outcome.REFUSE, detail, [str(server.main), manager.detail], step)]
-    verdicts.append(Verdict("manager", Outcome.PASS, f"managed by {named}", [manager.detail] if manager.detail else []))
+    verdicts.append(Verdict("manager", Outcome.PASS, managed(manager), [manager.detail] if manager.detail else []))
     parent = read_process(server.main.parent)
     if manager.kind == wire.ManagerKind.SESSION and parent is not None and is_script(parent):
         detail = f"a script that still runs started the server, process {parent.pid}: if it does so again, two servers will want the port"

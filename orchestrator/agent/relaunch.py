@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, List, Optional, Protocol
 from orchestrator.agent import wire
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.wire import OrderKind, Outcome, State
+from orchestrator.agent.wire_words import managed
 
 CAPACITY_CHECK = "kv capacity"
 """The verdict of :meth:`Steps.verify` on the room for the KV cache."""
@@ -408,7 +409,7 @@ def argv(launch: wire.Launch) -> List[str]:
 def _describe(server: Optional[wire.ServerInfo]) -> str:
     if server is None:
         return "no server is running"
-    return f"process {server.main.pid} on port {server.port}, managed by {server.manager.kind} {server.manager.name}".rstrip()
+    return f"process {server.main.pid} on port {server.port}, {managed(server.manager)}"
 
 
 def _verified(verdicts: List[wire.Verdict]) -> str:

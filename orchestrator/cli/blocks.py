@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 
 Tone = Literal["", "good", "warn", "bad", "quiet", "strong"]
@@ -11,10 +14,11 @@ Tone = Literal["", "good", "warn", "bad", "quiet", "strong"]
 
 @dataclass(frozen=True)
 class Line:
-    """One line of text; an empty one separates."""
+    """One line of text; an empty one separates. A `whole` one (a command, to be copied) is never wrapped."""
 
     text: str = ""
     tone: Tone = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,20 +37,68 @@ class Table:
 Block = Line | Table
 
 
-def indented(lines: Iterable[str], tone: Tone = "") -> list[Block]:
+def indented(lines: Iterable[str], tone: Tone = "", *, whole: bool = False) -> list[Block]:
     """Each line moved in under the one before."""
-    return [Line(f"    {line}", tone) for line in lines]
+    return [Line(f"    {line}", tone, whole) for line in lines]
 
 
-def table_lines(table: Table) -> list[str]:
-    """A table as aligned text: what a pipe, a file or a log gets. The last column is never padded or cut."""
+def wrapped(text: str, width: int, hang: int = 4) -> list[str]:
+    """`text` in lines of at most `width`, later ones indented by `hang` more than it.
+
+    A word that is longer than a line, such as a path, stays where it is: nothing would be won by moving it.
+    """
+    indentation = len(text) - len(text.lstrip()) + hang
+    lines = [""]
+    for word in re.findall(r"\s*\S+", text):
+        fits = len(lines[-1]) + len(word) <= width
+        if fits or not lines[-1] or indentation + len(word.lstrip()) > width:
+            lines[-1] += word
+        else:
+            lines.append(" " * indentation + word.lstrip())
+    return lines
+
+
+def table_lines(table: Table, width: int | None = None) -> list[str]:
+    """A table as aligned text: what a pipe, a file or a log gets. Nothing is cut; the last column is never padded."""
+    heading, *rows = table_rows(table, width)
+    return [*heading, *(line for row in rows for line in row)]
+
+
+def table_rows(table: Table, width: int | None = None) -> list[list[str]]:
+    """The lines of the headings and of each row. Where the table is wider than `width`, cells of wide columns are wrapped."""
     cells = [list(table.columns), *[list(row) for row in table.rows]]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
+    right = [heading in table.right for heading in table.columns]
+    widths = _column_widths(cells, width, right)
+    return [_row_lines(row, widths, right) for row in cells]
+
+
+def _column_widths(cells: Sequence[Sequence[str]], width: int | None, right: Sequence[bool]) -> list[int]:
+    """As wide as each column needs; where that is too much, columns of text are narrowed, those of numbers never."""
+    widths = [max(len(row[index]) for row in cells) for index in range(len(cells[0]))]
+    words = [max((len(word) for row in cells for word in row[index].split()), default=0) for index in range(len(widths))]
+    least = [
+        wide if number else min(wide, max(longest, _LEAST_COLUMN), _LONGEST_WORD)
+        for wide, longest, number in zip(widths, words, right, strict=True)
+    ]
+    while width is not None and sum(widths) + 2 * len(widths) > width:
+        shrinkable = [index for index in range(len(widths)) if widths[index] > least[index]]
+        if not shrinkable:
+            break
+        widths[max(shrinkable, key=lambda index: widths[index])] -= 1
+    return widths
+
+
+_LEAST_COLUMN = 10
+_LONGEST_WORD = 32
+"""What is never broken in a table's cell; of a longer word, such as a path, a table would get too wide."""
+
+
+def _row_lines(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
+    columns = [
+        [text] if len(text) <= wide else textwrap.wrap(text, wide, break_on_hyphens=False) for text, wide in zip(row, widths, strict=True)
+    ]
     lines = []
-    for row in cells:
-        padded = [
-            text.rjust(width) if heading in table.right else text.ljust(width)
-            for text, width, heading in zip(row, widths, table.columns, strict=True)
-        ]
+    for parts in zip_longest(*columns, fillvalue=""):
+        padded = [part.rjust(wide) if to_right else part.ljust(wide) for part, wide, to_right in zip(parts, widths, right, strict=True)]
         lines.append("  ".join(["", *padded]).rstrip())
     return lines

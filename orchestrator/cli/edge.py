@@ -103,7 +103,7 @@ class Call:
 
         self.screen.close()
         if self.run is not None and self.run.kept:
-            self.screen.show([Line(f"kept in {self.run.path}", "quiet")])
+            self.screen.show([Line(f"kept in {self.run.path}", "quiet", whole=True)])
 
 
 def verb(

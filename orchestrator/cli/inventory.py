@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,25 +53,46 @@ def services(call: Call, inventory: str | None = None, json: bool = False) -> No
     call.document(inventory=str(loaded.directory), services=described)
 
 
-@verb(flags={"sglang": "Only what there is in this SGLang version: 0.5.23.", **SHARED_FLAGS})
-def backends(call: Call, sglang: str | None = None, inventory: str | None = None, json: bool = False) -> None:
-    """List the backend profiles, the SGLang versions they exist in, their flags, and when to use them."""
+@verb(
+    flags={
+        "sglang": "Only what there is in this SGLang version: 0.5.23.",
+        "all": "Also what older SGLang versions have, a row each.",
+        **SHARED_FLAGS,
+    }
+)
+def backends(
+    call: Call,
+    sglang: str | None = None,
+    all: bool = False,  # noqa: A002  # the flag's name
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """List the backend profiles, the newest SGLang versions they exist in, their flags, and when to use them."""
     loaded = load(inventory)
-    rows, documents = [], []
+    documents = []
+    rows: dict[str, list[list[str]]] = {"backend": [], "overlay": []}
     for backend in loaded.backends.values():
         variants = _variants(backend, sglang)
         documents.append({"name": backend.name, "kind": backend.kind, "summary": backend.summary, "variants": _described(variants)})
-        for index, variant in enumerate(variants):
-            first = index == 0
-            flags = f"not available: {variant.refused}" if variant.refused else _flags(variant)
-            rows.append([backend.name if first else "", backend.kind if first else "", str(variant.sglang), _capabilities(variant), flags])
-        if not variants:
-            rows.append([backend.name, backend.kind, "-", "-", f"does not exist in SGLang {sglang}"])
-    call.screen.show([Table(["backend", "kind", "SGLang", "compute capability", "flags"], rows), Line()])
+        rows[backend.kind] += _variant_rows(backend.name, variants if all else variants[-1:], sglang)
+    for kind, found in rows.items():
+        call.screen.show([Table([kind, "SGLang", "compute capability", "flags"], found), Line()])
+    if sglang is None and not all:
+        call.screen.show([Line("the newest SGLang versions only; --sglang VERSION shows those of one, --all those of every one")])
     call.screen.show([Line("compute capabilities in brackets: unproven, a warning; any other than those listed is refused"), Line()])
     call.screen.show([Line("when to use it", "strong")])
     call.screen.show([Table(["backend", "use"], [[item.name, item.summary] for item in loaded.backends.values()])])
     call.document(inventory=str(loaded.directory), sglang=sglang, backends=documents)
+
+
+def _variant_rows(name: str, variants: Sequence[Variant], sglang: str | None) -> list[list[str]]:
+    if not variants:
+        return [[name, "-", "-", f"does not exist in SGLang {sglang}"]]
+    rows = []
+    for index, variant in enumerate(variants):
+        flags = f"not available: {variant.refused}" if variant.refused else _flags(variant)
+        rows.append(["" if index else name, str(variant.sglang).replace(",", " "), _capabilities(variant), flags])
+    return rows
 
 
 def _variants(backend: Backend, sglang: str | None) -> list[Variant]:

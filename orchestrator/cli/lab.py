@@ -27,7 +27,7 @@ def up(call: Call, directory: str | None = None, servers: bool = True, json: boo
     call.screen.show(
         [
             Line(),
-            Line(f"export {INVENTORY_VARIABLE}={info.inventory}"),
+            Line(f"export {INVENTORY_VARIABLE}={info.inventory}", whole=True),
             Line(f"fab status --host {first.name}"),
             Line(f"fab relaunch --backend flashinfer_cutedsl --host {first.name}"),
         ]

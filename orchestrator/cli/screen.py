@@ -10,6 +10,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.agent import wire
 from orchestrator.cli import text
-from orchestrator.cli.blocks import Block, Line, Table, Tone, table_lines
+from orchestrator.cli.blocks import Block, Line, Table, Tone, table_rows, wrapped
 from orchestrator.results.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 _SAME_PHASE_SECONDS = 10.0
 """On a plain screen, a phase that only grows older is repeated no more often than this."""
+
+_EVENT_INDENTATION = len("00:00:00  ")
+_USUAL_WIDTH = 80
+"""Of a pipe, a file or a log."""
+_LEAST_WIDTH = 40
 
 _SPINNER = "|/-\\"
 
@@ -52,6 +58,7 @@ class Screen:
         self._errors = errors or sys.stderr
         self.outlives_reader = False
         """Whether a reader of the output who leaves (``| head``) ends nothing: a change is watched to its exit code."""
+        self.width = max(_LEAST_WIDTH, shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns)
         self._last_phase: tuple[str, str, str] | None = None
         self._last_time = 0.0
 
@@ -61,8 +68,19 @@ class Screen:
             self._show_block(block)
 
     def _show_block(self, block: Block) -> None:
-        for line in table_lines(block) if isinstance(block, Table) else [block.text]:
+        for line in self._lines(block):
             self._print(line)
+
+    def _lines(self, block: Block) -> list[str]:
+        return [line for row in self._rows(block) for line in row]
+
+    def _rows(self, block: Block) -> list[list[str]]:
+        """The lines of a text, or of a table's headings and rows. Secrets are masked before a line's end can part them."""
+        if isinstance(block, Table):
+            rows = [[self.redactor.text(cell) for cell in row] for row in block.rows]
+            return table_rows(dataclasses.replace(block, rows=rows), self.width)
+        text = self.redactor.text(block.text)
+        return [[text] if block.whole else wrapped(text, self.width)]
 
     def _print(self, line: str) -> None:
         try:
@@ -79,8 +97,8 @@ class Screen:
     def error(self, blocks: Iterable[Block]) -> None:
         """Show on standard error why it did not go well."""
         for block in blocks:
-            for line in table_lines(block) if isinstance(block, Table) else [block.text]:
-                print(self.redactor.text(line), file=self._errors, flush=True)
+            for line in self._lines(block):
+                print(line, file=self._errors, flush=True)
 
     @property
     def interactive(self) -> bool:
@@ -96,7 +114,8 @@ class Screen:
 
     def event(self, line: str, tone: Tone = "") -> None:
         """Show one line with the time of day."""
-        self._print(f"{time.strftime('%H:%M:%S')}  {line}")
+        for part in wrapped(f"{time.strftime('%H:%M:%S')}  {self.redactor.text(line)}", self.width, hang=_EVENT_INDENTATION):
+            self._print(part)
 
     def note(self, text: str) -> None:
         self.event(text, "quiet")
@@ -149,6 +168,7 @@ class TerminalScreen(Screen):
 
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._error_console = errors or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.width = max(_LEAST_WIDTH, self._console.width)
         self._live: Live | None = None
         self._now: tuple[wire.Progress, float] | None = None
 
@@ -164,13 +184,11 @@ class TerminalScreen(Screen):
             self._write_block(self._error_console, block)
 
     def _write_block(self, console: Console, block: Block) -> None:
-        if isinstance(block, Line):
-            self._write(console, block.text, block.tone)
-            return
-        heading, *rows = table_lines(block)
-        self._write(console, heading, "strong")
-        for index, row in enumerate(rows):
-            self._write(console, row, block.tone(index))
+        rows = self._rows(block)
+        tones = [block.tone] if isinstance(block, Line) else ["strong", *(block.tone(index) for index in range(len(rows) - 1))]
+        for row, tone in zip(rows, tones, strict=True):
+            for line in row:
+                self._write(console, line, tone)
 
     def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "") -> None:
         from rich.text import Text
@@ -196,7 +214,10 @@ class TerminalScreen(Screen):
 
     def event(self, line: str, tone: Tone = "") -> None:
         self.close()
-        self._write(self._console, line, tone, time.strftime("%H:%M:%S  "))
+        first, *rest = wrapped(self.redactor.text(line), self.width - _EVENT_INDENTATION, hang=0)
+        self._write(self._console, first, tone, time.strftime("%H:%M:%S  "))
+        for part in rest:
+            self._write(self._console, " " * _EVENT_INDENTATION + part, tone)
 
     def progress(self, progress: wire.Progress) -> None:
         from rich.live import Live

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_words import managed
 from orchestrator.cli.blocks import Block, Line, Tone, indented
-from orchestrator.cli.text import moment, server_lines, verdict_blocks
+from orchestrator.cli.text import moment, server_command, server_lines, verdict_blocks
 
 _HEALTH_TONES: dict[str, Tone] = {"serving": "good", "starting": "warn", "unhealthy": "bad", "silent": "bad", "down": "bad"}
 
@@ -19,8 +20,9 @@ def status_blocks(service: str, place: str, report: wire.SurveyReport, now: floa
         Line(f"{service} in {place}{version}", "strong"),
         Line(f"health  {report.health}", _HEALTH_TONES.get(report.health, "warn")),
     ]
-    lines = server_lines(report.server, now) if report.server is not None else ["none"]
-    blocks += _headed("server", lines)
+    blocks += _headed("server", server_lines(report.server, now) if report.server is not None else ["none"])
+    if report.server is not None:
+        blocks += indented([f"    {server_command(report.server)}"], whole=True)
     if report.order is not None:
         reason = [f"reason: {report.order.reason}"] if report.order.reason else []
         blocks += _headed("order", [order_line(report.order, now), *reason])
@@ -35,7 +37,7 @@ def status_blocks(service: str, place: str, report: wire.SurveyReport, now: floa
 
 def other_line(server: wire.ServerInfo) -> str:
     """A server that is none of ours to touch, in one line."""
-    return f"process {server.main.pid} on port {server.port}, as {server.user}, managed by {server.manager.name or server.manager.kind}"
+    return f"process {server.main.pid} on port {server.port}, as {server.user}, {managed(server.manager)}"
 
 
 def order_line(order: wire.OrderStatus, now: float | None = None) -> str:
@@ -48,7 +50,7 @@ def gpu_lines(gpus: Sequence[wire.Gpu]) -> list[str]:
     """GPUs short: one line a kind, then the memory of each."""
     kinds = Counter((gpu.name, gpu.compute_capability) for gpu in gpus)
     lines = [f"{number} x {name}, compute capability {capability}" for (name, capability), number in kinds.items()]
-    memory = "  ".join(f"{gpu.index}: {gpu.memory_used / 1024:.1f}/{gpu.memory_total / 1024:.1f}" for gpu in gpus)
+    memory = "  ".join(f"{gpu.index}:{gpu.memory_used / 1024:.1f}/{gpu.memory_total / 1024:.1f}" for gpu in gpus)
     return [*lines, f"memory used, GiB  {memory}"]
 
 

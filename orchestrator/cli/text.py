@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_words import managed
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
 
 if TYPE_CHECKING:
@@ -61,22 +61,20 @@ def progress_line(progress: wire.Progress) -> str:
 
 
 def server_lines(server: wire.ServerInfo, now: float | None = None) -> list[str]:
-    """Who serves: process, age, backend, manager."""
-    manager = _managed_by(server.manager)
+    """Who serves: process, age, backend, manager; what started it is :func:`server_command`."""
     port = f"port {server.port}" if server.listening else f"port {server.port} (not listening yet)"
     lines = [
         f"process {server.main.pid} on {port}, as {server.user}, since {moment(server.started, now)}",
-        f"backend {server.backend or 'unknown'}, launch {server.launch_id or 'not ours'}, managed by {manager}",
-        shlex.join([server.python, *server.entry, *server.arguments]),
+        f"backend {server.backend or 'unknown'}, launch {server.launch_id or 'not ours'}, {managed(server.manager)}",
     ]
     if server.manager.kind == wire.ManagerKind.UNSUPPORTED and server.manager.detail:
-        lines.insert(2, server.manager.detail)
+        lines.append(server.manager.detail)
     return lines
 
 
-def _managed_by(manager: wire.Manager) -> str:
-    kind = manager.kind.replace("_", " ")
-    return f"own {manager.name}" if manager.kind == wire.ManagerKind.OWN_SESSION else f"{kind} {manager.name}".strip()
+def server_command(server: wire.ServerInfo) -> str:
+    """The command line that the server runs with."""
+    return shlex.join([server.python, *server.entry, *server.arguments])
 
 
 def difference_table(differences: Sequence[wire.Difference]) -> Table:
@@ -102,7 +100,7 @@ def difference_blocks(differences: Sequence[wire.Difference]) -> list[Block]:
         blocks.append(difference_table(rows))
     if inherited:
         text = f"{len(inherited)} inherited variables that the service does not set: {', '.join(inherited)}"
-        blocks += [Line(line, "quiet") for line in textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="    ")]
+        blocks.append(Line(f"  {text}", "quiet"))
     return blocks
 
 
@@ -128,6 +126,7 @@ def plan_blocks(plan: Plan) -> list[Block]:
     load = "" if plan.load is None else f"; {plan.load} requests running or queued"
     if plan.server is not None:
         blocks += [Line(f"  now   {version}{load}"), *indented(server_lines(plan.server))]
+        blocks += indented([server_command(plan.server)], whole=True)
     else:
         blocks.append(Line(f"  now   {version}; no server"))
     if plan.launch is not None:
@@ -139,7 +138,7 @@ def plan_blocks(plan: Plan) -> list[Block]:
     if plan.verdicts:
         blocks += [Line(), Line("checks", "strong"), *verdict_blocks(plan.verdicts)]
     if plan.by_hand:
-        blocks += [Line(), Line("by hand this would be", "strong"), *indented(plan.by_hand)]
+        blocks += [Line(), Line("by hand this would be", "strong"), *indented(plan.by_hand, whole=True)]
     if plan.launch is not None:
         blocks += [Line(), Line(deadlines(plan.policy))]
     blocks += [Line(f"note: {remark}") for remark in plan.remarks]
@@ -194,7 +193,7 @@ def _timing_table(old: wire.DecodeTiming | None, new: wire.DecodeTiming | None) 
         _timing_row("time per output token, ms", old, new, "time_per_output_token", 1000.0),
         _timing_row("tokens per second", old, new, "tokens_per_second", 1.0),
     ]
-    return Table(["median (lowest to highest)", "old", "new", "new/old"], rows, right=frozenset({"old", "new", "new/old"}))
+    return Table(["median (lowest-highest)", "old", "new", "new/old"], rows, right=frozenset({"old", "new", "new/old"}))
 
 
 def _timing_row(label: str, old: wire.DecodeTiming | None, new: wire.DecodeTiming | None, name: str, scale: float) -> list[str]:
@@ -210,8 +209,13 @@ def _spread(timing: wire.DecodeTiming | None, name: str, scale: float) -> str:
         samples = [1.0 / item.time_per_output_token for item in timing.samples if item.time_per_output_token > 0]
     else:
         samples = [float(getattr(item, name)) for item in timing.samples]
-    text = f"{getattr(timing, name) * scale:.2f}"
-    return f"{text} ({min(samples) * scale:.2f} to {max(samples) * scale:.2f})" if samples else text
+    text = _number(getattr(timing, name) * scale)
+    return f"{text} ({_number(min(samples) * scale)}-{_number(max(samples) * scale)})" if samples else text
+
+
+def _number(value: float) -> str:
+    """Short enough for two of them and their ranges on a line."""
+    return f"{value:.2f}" if value < 100 else f"{value:.1f}"
 
 
 def result_blocks(result: wire.OrderResult) -> list[Block]:
@@ -227,13 +231,13 @@ def result_blocks(result: wire.OrderResult) -> list[Block]:
     lost = f"; {result.lost_requests} requests lost" if result.lost_requests else ""
     blocks += [Line(), Line(f"{result.state}: {result.summary}", tone), Line(f"service: {result.service}{dark}{lost}")]
     if result.next_step:
-        blocks.append(Line(f"next: {result.next_step}"))
+        blocks.append(Line(f"next: {result.next_step}", whole=True))
     return blocks
 
 
 def failure_blocks(failure: wire.Failure) -> list[Block]:
     """Why a launch failed, with the lines that show it."""
-    status = f" (exit status {failure.exit_status})" if failure.exit_status else ""
+    status = f" ({ended(failure.exit_status)})" if failure.exit_status else ""
     blocks: list[Block] = [Line(f"the new server failed: {failure.summary}{status} [{failure.category}]", "bad")]
     blocks += indented(failure.evidence)
     if failure.advice:
@@ -241,9 +245,19 @@ def failure_blocks(failure: wire.Failure) -> list[Block]:
     return blocks
 
 
+def ended(exit_status: str) -> str:
+    """An exit status as systemd puts it (``exit-code exited 2``, ``signal killed KILL``), in a person's words."""
+    how, _, what = exit_status.rpartition(" ")
+    if how.endswith("exited"):
+        return f"exited with {what}"
+    if how.endswith(("killed", "dumped")):
+        return f"killed by SIG{what}"
+    return f"exit status {exit_status}"
+
+
 def error_blocks(message: str, evidence: Sequence[str], next_step: str | None) -> list[Block]:
     """What went wrong, the evidence, and what to type next."""
     blocks: list[Block] = [Line(message, "bad"), *indented(evidence)]
     if next_step:
-        blocks.append(Line(f"next: {next_step}"))
+        blocks.append(Line(f"next: {next_step}", whole=True))
     return blocks

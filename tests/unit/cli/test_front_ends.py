@@ -31,6 +31,11 @@ class Done:
     stdout: str
     stderr: str
 
+    @property
+    def said(self) -> str:
+        """Standard error as one line, however it was wrapped."""
+        return " ".join(self.stderr.split())
+
 
 @dataclass(frozen=True)
 class FrontEnd:
@@ -146,7 +151,7 @@ def test_as_a_process(front_end: FrontEnd, words: list[str], code: int, said: st
 def test_wrong_usage_is_exit_2_with_a_sentence(front_end: FrontEnd, words: list[str], said: str) -> None:
     done = front_end.run(*words)
     assert "Traceback" not in done.stderr
-    assert said in done.stderr
+    assert said in done.said
     assert done.stdout == ""
     assert done.returncode == 2
 
@@ -189,10 +194,10 @@ def test_errors_are_documents_too(front_end: FrontEnd) -> None:
 def test_an_inventory_that_only_the_variable_names_is_said_to_come_from_there(front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATOR_INVENTORY", "/nope")
     done = front_end.run("hosts")
-    assert "/nope (from $ORCHESTRATOR_INVENTORY) is not an inventory: there is no such folder" in done.stderr
+    assert "/nope (from $ORCHESTRATOR_INVENTORY) is not an inventory: there is no such folder" in done.said
     assert "next: unset ORCHESTRATOR_INVENTORY" in done.stderr
     monkeypatch.setenv("ORCHESTRATOR_INVENTORY", str(front_end.folder / "inventory"))
-    assert "inventory: inventory ($ORCHESTRATOR_INVENTORY)" in front_end.run("status", "--host", "gpu9").stderr
+    assert "inventory: inventory ($ORCHESTRATOR_INVENTORY)" in front_end.run("status", "--host", "gpu9").said
 
 
 def test_an_identity_file_that_is_not_here_is_a_warning_of_hosts(front_end: FrontEnd) -> None:
@@ -207,7 +212,7 @@ def test_a_mistake_in_the_inventory_is_named_by_file_and_line(front_end: FrontEn
     service = front_end.folder / "inventory" / "services" / "glm5.yml"
     service.write_text(service.read_text(encoding="utf-8").replace("port: 30000", "port: many"), encoding="utf-8")
     done = front_end.run("hosts")
-    assert "services/glm5.yml:6: port:" in done.stderr
+    assert "services/glm5.yml:6: port:" in done.said
     assert done.returncode == 2
 
 
@@ -218,6 +223,19 @@ def test_the_inventory_is_listed_as_text_and_as_json(front_end: FrontEnd, verb: 
     names = [item["name"] for item in document[verb]]
     assert names
     assert all(name in text.stdout for name in names)
+
+
+def test_backends_shows_the_newest_variant_and_the_others_on_request(orchestrator: FrontEnd) -> None:
+    profile = orchestrator.folder / "inventory" / "backends" / "auto.yml"
+    text = profile.read_text(encoding="utf-8")
+    older = text.partition("variants:\n")[2].replace(">=0.5.11", ">=0.5.6,<0.5.11")
+    profile.write_text(text.replace("variants:\n", f"variants:\n{older}"), encoding="utf-8")
+    assert "<0.5.11" not in orchestrator.run("backends").stdout
+    assert "<0.5.11" in orchestrator.run("backends", "--all").stdout
+    assert "<0.5.11" in orchestrator.run("backends", "--sglang", "0.5.9").stdout
+    assert all(
+        len(line) <= 80 for line in orchestrator.run("backends", "--all", "--inventory", str(REPOSITORY / "inventory")).stdout.splitlines()
+    )
 
 
 def test_the_inventory_is_found_from_below_it(front_end: FrontEnd) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 import pytest
 from rich.console import Console
 
 from orchestrator.agent import wire
-from orchestrator.cli.blocks import Line, Table, table_lines
+from orchestrator.cli.blocks import Line, Table, table_lines, wrapped
 from orchestrator.cli.screen import Screen, TerminalScreen
-from orchestrator.cli.text import comparison, duration
+from orchestrator.cli.text import comparison, duration, ended
 from orchestrator.results.redaction import Redactor
 from tests.unit.flows.samples import CANARY, done, timing
 
@@ -92,3 +93,63 @@ def test_a_table_is_aligned_and_never_cut() -> None:
 )
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+LONG = "note: " + "a remark that goes on " * 9
+COMMAND = "/opt/sglang/bin/python3 -m sglang.launch_server " + "--flag value " * 20
+
+
+def test_everything_but_a_command_fits_eighty_columns_on_both_screens() -> None:
+    on_terminal, stream = terminal()
+    piped = io.StringIO()
+    table = Table(["name", "now", "why"], [["--flag", "word " * 30, "because " * 20]])
+    for screen in (on_terminal, Screen(Redactor(), piped, piped)):
+        screen.width = 80
+        screen.show([Line(LONG), Line(f"    {COMMAND}", whole=True), table])
+        screen.error([Line(LONG)])
+        screen.note(LONG)
+        screen.state(wire.StateEntry(1, "CHECKED", 0.0, 0.0, LONG))
+    for shown in (stream.getvalue(), piped.getvalue()):
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+        assert [line.strip() for line in lines if len(line) > 80] == [COMMAND.strip()]
+
+
+def test_a_word_longer_than_a_line_stays_where_it_is() -> None:
+    path = "/very" * 30
+    assert wrapped(f"kept in {path}", 80) == [f"kept in {path}"]
+    assert wrapped("  aa bb cc", 9) == ["  aa bb", "      cc"]
+    assert wrapped("", 80) == [""]
+
+
+def test_a_secret_is_masked_before_a_line_ends_in_it() -> None:
+    stream = io.StringIO()
+    redactor = Redactor()
+    redactor.add(["two words"])
+    screen = Screen(redactor, stream, stream)
+    screen.width = 40
+    screen.show([Line("x" * 34 + " two words"), Table(["a", "b"], [["y" * 20 + " two words", "z " * 30]])])
+    screen.note("x" * 20 + " two words")
+    assert "words" not in stream.getvalue()
+
+
+def test_a_table_wraps_at_words_and_keeps_its_columns_apart() -> None:
+    table = Table(["flag", "use"], [["--moe-runner-backend", "one two three four five six"]])
+    assert table_lines(table, 40) == [
+        "  flag                  use",
+        "  --moe-runner-backend  one two three",
+        "                        four five six",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("success exited 0", "exited with 0"),
+        ("exit-code exited 2", "exited with 2"),
+        ("signal killed KILL", "killed by SIGKILL"),
+        ("core-dump dumped ABRT", "killed by SIGABRT"),
+        ("-9", "exit status -9"),
+    ],
+)
+def test_exit_statuses_in_words(status: str, words: str) -> None:
+    assert ended(status) == words

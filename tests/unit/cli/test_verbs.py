@@ -251,8 +251,7 @@ def test_a_change_whose_reader_leaves_is_watched_to_its_exit_code(box: Box, form
 @pytest.mark.parametrize("words", [(*RELAUNCH, "--plan"), ("status",)])
 def test_a_screen_names_the_inventory_and_how_it_was_chosen(box: Box, words: tuple[str, ...]) -> None:
     out = box.run(healthy_agent(), *words).out
-    (line,) = [line for line in out.splitlines() if "($ORCHESTRATOR_INVENTORY)" in line]
-    assert "inventory" in line
+    assert f"inventory {box.folder / 'inventory'} ($ORCHESTRATOR_INVENTORY)" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -363,7 +362,7 @@ def test_what_a_login_left_is_one_paragraph_beside_the_drift(box: Box) -> None:
     left = [wire.Difference("environment", f"LEFT_{number:02}", "x", None, "inherited") for number in range(25)]
     out = box.run(healthy_agent(preflight=[answer(preflight(differences=[DRIFT, *left]))]), *RELAUNCH).out
     assert "25 inherited variables that the service does not set: LEFT_00, LEFT_01" in out
-    (row,) = [line for line in out.splitlines() if "drift: by hand or an older service file" in line]
+    (row,) = [line for line in out.splitlines() if "drift: by" in line]
     assert "--mem-fraction-static" in row
 
 
