@@ -33,7 +33,8 @@ Environment = dict[fields.VariableName, fields.EnvironmentValue]
 class StrictModel(BaseModel):
     """Closed, strict and frozen."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # Built when first used, so that a model inside another one is not built twice: a fifth of the time of loading an inventory.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 @dataclass(frozen=True)
