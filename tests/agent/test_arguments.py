@@ -97,6 +97,7 @@ def test_an_import_that_fails_is_a_problem_with_evidence() -> None:
     assert any("server_args.py" in line for line in answer.evidence)
 
 
+@pytest.mark.slow
 def test_an_import_that_hangs_is_ended() -> None:
     began = time.monotonic()
     answer = parse_commands(small(SMALL_SGLANG_HANGS="1"), [MODEL], seconds=1.0)
@@ -123,6 +124,7 @@ def test_a_flood_is_stopped() -> None:
     assert done.problem == f"wrote more than {OUTPUT_LIMIT >> 20} MiB and was killed"
 
 
+@pytest.mark.slow
 def test_a_hanging_program_is_killed_with_its_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
     program = (
@@ -196,6 +198,7 @@ def real_answer(tmp_path_factory: pytest.TempPathFactory) -> ParserAnswer:
 
 
 @pytest.mark.sglang
+@pytest.mark.slow
 def test_real_sglang_reads_aliases_abbreviations_and_defaults_alike(real_answer: ParserAnswer) -> None:
     assert real_answer.problem is None, real_answer.evidence
     short, long = real_answer.commands[:2]
@@ -205,12 +208,14 @@ def test_real_sglang_reads_aliases_abbreviations_and_defaults_alike(real_answer:
 
 
 @pytest.mark.sglang
+@pytest.mark.slow
 def test_real_sglang_merges_a_config_file(real_answer: ParserAnswer) -> None:
     merged = real_answer.commands[2]
     assert (merged.values["api_key"], merged.values["tp_size"]) == ("from-file", 4)
 
 
 @pytest.mark.sglang
+@pytest.mark.slow
 def test_real_sglang_refuses_in_its_own_words(real_answer: ParserAnswer) -> None:
     ambiguous, nonsense = real_answer.commands[3:]
     assert ambiguous.message.startswith("ambiguous option: --cuda-graph-max-bs could match --cuda-graph-max-bs-decode")
@@ -219,6 +224,7 @@ def test_real_sglang_refuses_in_its_own_words(real_answer: ParserAnswer) -> None
 
 
 @pytest.mark.sglang
+@pytest.mark.slow
 def test_real_sglang_names_destinations_modules_and_version(real_answer: ParserAnswer) -> None:
     assert real_answer.destinations == {"--fp4-gemm-backend": "fp4_gemm_runner_backend"}
     assert real_answer.modules == {"torch": True, "flashinfer.no_such_part": False}

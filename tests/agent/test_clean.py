@@ -88,6 +88,7 @@ def test_shared_memory_made_anew_under_the_same_name_stays(shared_file: str, box
     assert Path(shared_file).exists()
 
 
+@pytest.mark.slow
 def test_running_server_is_not_clean(box: Box) -> None:
     server = box.serve(free_port())
     verdicts = check_clean(take_stock(server), wire.Policy(clean=0.3), ignore)
@@ -122,6 +123,7 @@ def test_gpu_memory_is_waited_for(nvidia_smi: Path, share: int | None, used: int
     assert outcomes(verdicts)["gpu_memory"] == outcome
 
 
+@pytest.mark.slow
 def test_gpu_memory_of_unknown_others_is_a_warning_once_it_has_settled(nvidia_smi: Path) -> None:
     set_memory(nvidia_smi, 20_000)
     claims = Claims(free_port(), gpus={UUID: GpuClaim(0, 80_000, None)})

@@ -29,6 +29,7 @@ def measure(server: StandIn, policy: wire.Policy = POLICY, **more: object) -> wi
     return time_decode("127.0.0.1", server.port, None, policy, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_rate_that_is_set_is_measured(server: StandIn) -> None:
     server.token_seconds = 0.01
 
@@ -61,6 +62,7 @@ def test_warm_up_has_the_sampling_parameters_that_are_timed(server: StandIn) -> 
     assert all(body["sampling_params"] == server.bodies[-1]["sampling_params"] for body in server.bodies)
 
 
+@pytest.mark.slow
 def test_skipped_while_others_use_the_server(server: StandIn) -> None:
     server.load = 2
 
@@ -84,6 +86,7 @@ def test_cached_prompts_are_dropped(server: StandIn) -> None:
     assert "90 tokens of its prompt were cached" in str(measure(server).skipped)
 
 
+@pytest.mark.slow
 def test_the_limit_bounds_the_whole_timing(server: StandIn) -> None:
     server.token_seconds = 0.05
     begun = time.monotonic()
@@ -95,6 +98,7 @@ def test_the_limit_bounds_the_whole_timing(server: StandIn) -> None:
     assert any("of 50 samples within 6 s" in remark for remark in timing.remarks)
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_never_ends_is_given_up(server: StandIn) -> None:
     server.token_seconds = 30.0
     begun = time.monotonic()

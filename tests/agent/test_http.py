@@ -124,6 +124,7 @@ def test_where_a_server_answers(host: str, address: str) -> None:
     assert http.reachable_address(host) == address
 
 
+@pytest.mark.slow
 def test_health_of_each_kind(server: StandIn, raw: tuple[int, list[bytes]]) -> None:
     client = Client(server.port)
     assert sglang.health(client) == "serving"

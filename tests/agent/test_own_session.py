@@ -72,6 +72,7 @@ def script(code: str) -> dict[str, object]:
     return {"entry": ["-c", code]}
 
 
+@pytest.mark.slow
 def test_server_is_started_detached_and_its_end_recorded(folder: StateFolder, started: list[OwnSession]) -> None:
     runner = OwnSession(folder, a_launch(["one"], **script("import sys, time; print(sys.argv[1], flush=True); time.sleep(1); sys.exit(3)")))
     started.append(runner)

@@ -75,6 +75,7 @@ def test_orphans_of_a_loading_server_are_still_its_members(box: Box, escape: boo
     assert left.isdisjoint(member.pid for member in neighbour.members)
 
 
+@pytest.mark.slow
 def test_orphan_that_fits_two_servers_is_nobodys(box: Box) -> None:
     dead = box.serve(free_port(), loading=True, log="both.log")
     first = box.serve(free_port(), log="both.log")

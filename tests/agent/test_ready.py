@@ -133,6 +133,7 @@ def test_generations_are_greedy_short_and_complete(scene: Scene) -> None:
         assert [body["sampling_params"] for body in server.bodies] == [{"temperature": 0, "max_new_tokens": 4, "ignore_eos": True}] * 4
 
 
+@pytest.mark.slow
 def test_the_log_shows_the_phase_and_never_decides(scene: Scene, after: Callable[..., None]) -> None:
     scene.policy = wire.Policy(load_total=1.0)
     scene.write((CAPTURES / "cpu-0.5.23/main.log").read_text(encoding="utf-8"))
@@ -196,6 +197,7 @@ def test_a_listener_that_nobody_can_be_seen_behind_is_not_ours(scene: Scene, mon
         assert server.asked == []
 
 
+@pytest.mark.slow
 def test_a_silent_listener_of_our_own_is_given_up_when_nothing_moves(scene: Scene) -> None:
     scene.policy = wire.Policy(load_stall=0.8)
     with socket.create_server(("127.0.0.1", scene.port)):
@@ -297,6 +299,7 @@ def test_a_main_process_that_dies_while_loading_is_noticed_at_once(scene: Scene,
     assert scene.elapsed < 0.3 + 0.5
 
 
+@pytest.mark.slow
 def test_a_main_process_that_dies_unrecorded_is_noticed_too(scene: Scene, after: Callable[..., None]) -> None:
     scene.write("ModuleNotFoundError\n")
     after(0.2, lambda: scene.members.kill(scene.main))
@@ -307,6 +310,7 @@ def test_a_main_process_that_dies_unrecorded_is_noticed_too(scene: Scene, after:
     assert scene.elapsed < 3.0
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_vanishes_under_a_main_that_lives_on(scene: Scene, after: Callable[..., None]) -> None:
     """As SGLang 0.5.9 does: the port stays bound and /health hangs for ever."""
     after(0.8, lambda: scene.members.kill(scene.scheduler))
@@ -317,6 +321,7 @@ def test_a_scheduler_that_vanishes_under_a_main_that_lives_on(scene: Scene, afte
     assert scene.elapsed < 5.0
 
 
+@pytest.mark.slow
 def test_a_bind_error_ends_the_wait_while_the_process_lives_on(scene: Scene) -> None:
     scene.write((CAPTURES / "cpu-0.5.23/port_in_use.log").read_text(encoding="utf-8"))
 
@@ -336,6 +341,7 @@ def test_fewer_schedulers_than_ranks_is_not_ready(scene: Scene, monkeypatch: pyt
     assert failure.summary == "1 of 2 schedulers were seen"
 
 
+@pytest.mark.slow
 def test_no_progress_is_told_apart_from_slow_progress(scene: Scene, after: Callable[..., None]) -> None:
     scene.policy = wire.Policy(load_stall=0.6, load_total=1.6)
     for step in range(1, 8):
@@ -347,6 +353,7 @@ def test_no_progress_is_told_apart_from_slow_progress(scene: Scene, after: Calla
     assert "shards 12/47" in failure.summary
 
 
+@pytest.mark.slow
 def test_our_own_polling_in_the_log_is_no_progress(scene: Scene, after: Callable[..., None]) -> None:
     scene.policy = wire.Policy(load_stall=0.6, load_total=5.0)
     for step in range(1, 8):
@@ -360,6 +367,7 @@ def test_our_own_polling_in_the_log_is_no_progress(scene: Scene, after: Callable
     assert scene.elapsed < 1.2
 
 
+@pytest.mark.slow
 def test_a_generation_that_hangs_is_ended_by_the_watch(scene: Scene) -> None:
     scene.policy = wire.Policy(load_stall=0.8)
     with stand_in(scene.port) as server:

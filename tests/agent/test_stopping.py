@@ -31,6 +31,7 @@ def phases(report: StopReport) -> list[str]:
     return [stage.name for stage in report.stages]
 
 
+@pytest.mark.slow
 def test_idle_server_goes_by_itself_and_the_stop_returns_at_once(box: Box) -> None:
     server = box.serve(free_port(), exit_after=0.5)
     report = stop_server(server, POLICY, ignore, load=lambda: 0)
@@ -58,6 +59,7 @@ def test_stop_while_loading_leaves_no_orphan(box: Box) -> None:
     assert report.seconds < 8
 
 
+@pytest.mark.slow
 def test_server_that_ignores_sigterm_is_killed_after_the_grace(box: Box) -> None:
     server = box.serve(free_port(), ignore_term=True)
     report = stop_server(server, dataclasses.replace(POLICY, grace=0.5), ignore)
@@ -75,6 +77,7 @@ def test_stopped_server_is_woken(box: Box) -> None:
     assert report.seconds < 5
 
 
+@pytest.mark.slow
 def test_drain_waits_for_requests_then_aborts_them(box: Box) -> None:
     server = box.serve(free_port(), exit_after=2.5)
     aborted: list[float] = []
@@ -88,6 +91,7 @@ def test_drain_waits_for_requests_then_aborts_them(box: Box) -> None:
     assert seen[-1] == Phase.ENDED
 
 
+@pytest.mark.slow
 def test_drain_ends_when_the_requests_have(box: Box) -> None:
     server = box.serve(free_port(), exit_after=1.0)
     answers = iter([1, None, 0])
@@ -126,6 +130,7 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
 @pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs root and the v1 freezer, which makes a process that SIGKILL can't end")
+@pytest.mark.slow
 def test_process_that_cannot_be_killed_is_abandoned_and_named(box: Box) -> None:
     server = box.serve(free_port())
     child = next(member for member in server.members if "spawn_main" in member.title)

@@ -27,6 +27,7 @@ def keep_order(tmp_path: Path) -> tuple[wire.Order, StateFolder, Path]:
     return order, folder, path
 
 
+@pytest.mark.slow
 def test_who_finds_the_service_held_leaves_that_as_its_result(tmp_path: Path) -> None:
     order, folder, path = keep_order(tmp_path)
     other = ServiceLock(folder)
@@ -60,6 +61,7 @@ def test_a_supervisor_that_is_late_finds_that_its_order_was_taken_back(tmp_path:
     assert read_record(wire.OrderResult, path / "result.json") is None
 
 
+@pytest.mark.slow
 def test_an_order_whose_supervisor_is_at_work_is_not_taken_back(tmp_path: Path) -> None:
     _, folder, path = keep_order(tmp_path)
     lock = ServiceLock(folder)
