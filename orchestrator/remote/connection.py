@@ -130,7 +130,7 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
         else:
             what = f"the connection to {endpoint.where} was closed" + (f" ({error})" if error and str(error) else "")
         return ConnectionLostError(
-            f"{endpoint.host}: {what}; what was started there goes on there", next_step=f"fab status --host {endpoint.host}"
+            f"{endpoint.label}: {what}; what was started there goes on there", next_step=f"fab status --host {endpoint.host}"
         )
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ def open_socket(endpoint: Endpoint, gateway: StrictConnection | None, deadlines:
     except (paramiko.SSHException, EOFError, OSError) as error:
         jump = gateway.endpoint.host
         raise ConnectError(
-            f"{endpoint.host}: jump host {jump} could not reach {endpoint.where}: {error}",
+            f"{endpoint.label}: jump host {jump} could not reach {endpoint.where}: {said(error)}",
             next_step=f"on {jump}: nc -vz {endpoint.address} {endpoint.port}; its sshd must allow AllowTcpForwarding",
         ) from error
 
@@ -197,14 +197,21 @@ def open_tcp(endpoint: Endpoint, deadlines: Deadlines) -> socket.socket:
     return sock
 
 
+def said(error: BaseException) -> str:
+    """An error's words alone: paramiko shows some of its own as a call of their class."""
+    if isinstance(error, paramiko.ChannelException):
+        return str(error.text).lower()
+    return str(error) or type(error).__name__
+
+
 def explain_network(endpoint: Endpoint, error: OSError, deadlines: Deadlines) -> ConnectError:
     """Why there is no TCP connection."""
-    host, where = endpoint.host, endpoint.where
+    host, where = endpoint.label, endpoint.where
     if isinstance(error, socket.gaierror):
         kind = TransientConnectError if error.errno == socket.EAI_AGAIN else ConnectError
         return kind(
             f"{host}: the name {endpoint.address} can't be resolved: {error.strerror}",
-            next_step=f"check address: of {host} in hosts.yml, then: getent hosts {endpoint.address}",
+            next_step=f"check address: of {endpoint.declared} in hosts.yml, then: getent hosts {endpoint.address}",
         )
     if isinstance(error, TimeoutError):
         return ConnectError(
@@ -214,7 +221,7 @@ def explain_network(endpoint: Endpoint, error: OSError, deadlines: Deadlines) ->
     if isinstance(error, ConnectionRefusedError):
         return TransientConnectError(
             f"{host}: {where} refuses connections: the machine answers, but no SSH server listens there",
-            next_step=f"check port: of {host} in hosts.yml; on its console: systemctl status ssh",
+            next_step=f"check port: of {endpoint.declared} in hosts.yml; on its console: systemctl status ssh",
         )
     return TransientConnectError(
         f"{host}: {where} can't be reached: {error.strerror or error}", next_step=f"ip route get {endpoint.address}"
@@ -223,7 +230,7 @@ def explain_network(endpoint: Endpoint, error: OSError, deadlines: Deadlines) ->
 
 def explain_handshake(endpoint: Endpoint, error: BaseException, deadlines: Deadlines, waited: float) -> ConnectError:
     """Why there is no SSH session over the TCP connection. `error` is paramiko's, after `waited` seconds."""
-    host, where, text = endpoint.host, endpoint.where, str(error)
+    host, where, text = endpoint.label, endpoint.where, str(error)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return ConnectError(
             f"{host}: {where} and this program share no algorithm: its SSH server is too old or too restricted",
@@ -248,6 +255,6 @@ def explain_handshake(endpoint: Endpoint, error: BaseException, deadlines: Deadl
 
 def _no_channel(endpoint: Endpoint, error: BaseException) -> ConnectError:
     return ConnectError(
-        f"{endpoint.host}: {endpoint.where} opened no session for a command: {error}",
+        f"{endpoint.label}: {endpoint.where} opened no session for a command: {said(error)}",
         next_step="its sshd limits sessions (MaxSessions) or forces a command for this key: look at sshd_config and authorized_keys",
     )

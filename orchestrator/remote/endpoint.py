@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -14,6 +14,7 @@ class Endpoint:
         host: the host's name in the inventory, as typed after ``fab trust``.
         use_agent: whether keys of the operator's SSH agent are offered. With `identity_files` only those keys are.
         jump: the login that the connection goes through, checked as strictly as this one.
+        place: what is reached by it, for the screen, where that is not the host itself: ``gpu1/101``.
     """
 
     host: str
@@ -23,6 +24,17 @@ class Endpoint:
     identity_files: tuple[Path, ...] = ()
     use_agent: bool = False
     jump: Endpoint | None = None
+    place: str = field(default="", compare=False)
+
+    @property
+    def label(self) -> str:
+        """Whose login it is, for the screen: ``gpu1``, or ``gpu1/101`` for that of its container."""
+        return self.place or self.host
+
+    @property
+    def declared(self) -> str:
+        """Where hosts.yml declares it: ``gpu1``, or ``gpu1's container``."""
+        return f"{self.host}'s container" if self.place and self.place != self.host else self.host
 
     @property
     def where(self) -> str:

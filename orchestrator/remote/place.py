@@ -80,6 +80,7 @@ def _endpoint(place: InventoryPlace, jump: Endpoint | None) -> Endpoint:
         identity_files=place.identity_files,
         use_agent=place.agent,
         jump=jump,
+        place=place.label if place.reached_by == "ssh" else "",
     )
 
 

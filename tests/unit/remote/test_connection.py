@@ -8,7 +8,7 @@ import paramiko
 import pytest
 
 from orchestrator.errors import ConnectError
-from orchestrator.remote.connection import TransientConnectError, explain_handshake, explain_network, open_tcp
+from orchestrator.remote.connection import TransientConnectError, explain_handshake, explain_network, open_tcp, said
 from orchestrator.remote.endpoint import Deadlines, Endpoint
 
 ENDPOINT = Endpoint("gpu1", "gpu1.example", "root")
@@ -61,3 +61,17 @@ def test_an_unresolvable_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConnectError, match=r"the name gpu1\.example can't be resolved"):
         open_tcp(ENDPOINT, DEADLINES)
+
+
+def test_a_container_that_refuses_is_named_not_its_host() -> None:
+    endpoint = Endpoint("gpu1", "192.0.2.2", "root", place="gpu1/sglang")
+
+    explained = explain_network(endpoint, ConnectionRefusedError(111, "Connection refused"), DEADLINES)
+
+    assert explained.message.startswith("gpu1/sglang: 192.0.2.2:22 refuses")
+    assert "check port: of gpu1's container in hosts.yml" in (explained.next_step or "")
+
+
+def test_paramikos_errors_are_shown_in_words() -> None:
+    assert said(paramiko.ChannelException(2, "Connect failed")) == "connect failed"
+    assert said(EOFError()) == "EOFError"

@@ -72,6 +72,7 @@ def test_describe_follows_jump_hosts(inventory: Inventory) -> None:
     bastion = Endpoint("bastion", "192.0.2.9", "hop", use_agent=True)
     gpu1 = Endpoint("gpu1", "192.0.2.1", "oncall", 2222, (Path("/keys/gpu1"),), use_agent=False, jump=bastion)
     assert container == PlaceDescription("gpu1/sglang", Endpoint("gpu1", "192.0.2.2", "root", use_agent=True, jump=gpu1), "ssh", "sglang")
+    assert (container.endpoint.label, container.endpoint.jump.label if container.endpoint.jump else "") == ("gpu1/sglang", "gpu1")
     assert [item.where for item in login_endpoints(inventory, inventory.host("gpu1"))] == ["192.0.2.9:22", "192.0.2.1:2222", "192.0.2.2:22"]
 
 
