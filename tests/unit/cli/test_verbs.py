@@ -217,7 +217,12 @@ class Signalled(FakeAgent):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_signal_says_what_ctrl_c_says_with_the_code_of_a_shell(box: Box, number: int, code: int) -> None:
-    ended = box.run(Signalled(number, "survey"), *RELAUNCH)
+    # The tests themselves may run under nohup, whose SIGHUP is ignored; so it stays then in the program, too.
+    before = signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    try:
+        ended = box.run(Signalled(number, "survey"), *RELAUNCH)
+    finally:
+        signal.signal(number, before)
     assert ended.code == code
     assert "nothing was touched" in ended.err
     assert box.runs == []
