@@ -10,7 +10,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.arguments import read_textually, textual_name
 from orchestrator.agent.differences import OURS, PROXY_EXCEPTIONS, counts, steers
 from orchestrator.agent.previous import AS_FOUND
-from orchestrator.agent.relaunch import CAPACITY_CHECK
+from orchestrator.agent.steps import CAPACITY_CHECK
 from orchestrator.agent.wire import Outcome, Verdict
 
 _HAS_NO_SHARE = frozenset({"host", "port", "config"})

@@ -10,9 +10,9 @@ from orchestrator.agent import wire
 from orchestrator.agent.command_lines import argument_value, server_arguments
 from orchestrator.agent.processes import MARKER, Server, read_environment
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.relaunch import Previous
 from orchestrator.agent.scrub import split_secrets
 from orchestrator.agent.state_folder import StateFolder
+from orchestrator.agent.steps import Previous
 
 AS_FOUND = "as found"
 """The backend name of a launch that copies a server which somebody started by hand."""

@@ -16,7 +16,7 @@ from orchestrator.agent.failure_signatures import Category
 from orchestrator.agent.generation import BadGeneration, generate
 from orchestrator.agent.http import Client, HttpError, StatusError, listens
 from orchestrator.agent.procfs import Process, listening_pids, read_process
-from orchestrator.agent.relaunch import LaunchFailed
+from orchestrator.agent.steps import LaunchFailed
 from orchestrator.agent.watch import ExitStatus, LoadWatch
 
 TICK = 0.03

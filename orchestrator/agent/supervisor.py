@@ -19,7 +19,7 @@ from orchestrator.agent.scrub import launch_scrubber
 from orchestrator.agent.state_folder import StateFolder, read_record, write_private
 
 if TYPE_CHECKING:
-    from orchestrator.agent.steps import BoxSteps
+    from orchestrator.agent.box_steps import BoxSteps
 
 _START_SECONDS = 20.0
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.agent.supervisor import main; main(sys.argv[2])"
@@ -93,7 +93,7 @@ def main(order_folder: str) -> None:
 
 def supervise(order: wire.Order, path: Path) -> wire.OrderResult:
     """Take the service's lock and run the state machine; always returns a result."""
-    from orchestrator.agent.steps import BoxSteps
+    from orchestrator.agent.box_steps import BoxSteps
 
     folder = StateFolder(order.state_root, order.service)
     lock = ServiceLock(folder)

@@ -10,7 +10,7 @@ from orchestrator.agent.activity import ActivityMeter, OomKills, read_stat
 from orchestrator.agent.failure_signatures import Category
 from orchestrator.agent.phases import LogFollower, LogLine, PhaseTracker
 from orchestrator.agent.procfs import Process
-from orchestrator.agent.relaunch import LaunchFailed
+from orchestrator.agent.steps import LaunchFailed
 
 _MEMBERS_EVERY = 0.5
 _DETAIL_EVERY = 0.2

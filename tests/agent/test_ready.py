@@ -18,7 +18,7 @@ import pytest
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.ready import ReadyReport, wait_ready
-from orchestrator.agent.relaunch import LaunchFailed
+from orchestrator.agent.steps import LaunchFailed
 from tests.agent.serving import free_port
 from tests.agent.standin_sglang import Members, StandIn, stand_in
 

@@ -14,9 +14,9 @@ sys.path.insert(0, sys.argv[1])
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.ready import wait_ready
-from orchestrator.agent.relaunch import LaunchFailed
 from orchestrator.agent.runner import choose_runner
 from orchestrator.agent.state_folder import StateFolder
+from orchestrator.agent.steps import LaunchFailed
 
 
 def main() -> None:

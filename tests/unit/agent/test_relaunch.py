@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.agent import wire
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.relaunch import CAPACITY_CHECK, LaunchFailed, Observed, Previous, Ready, Relaunch, Report, Stopped
+from orchestrator.agent.relaunch import Relaunch
+from orchestrator.agent.steps import CAPACITY_CHECK, LaunchFailed, Observed, Previous, Ready, Report, Stopped
 from orchestrator.agent.wire import OrderKind, Outcome, State
 
 OLD_ID = wire.ProcessId(100, 5000)

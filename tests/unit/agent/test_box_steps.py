@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import correctness, ready, survey, wire
+from orchestrator.agent.box_steps import BoxSteps
 from orchestrator.agent.failure_signatures import Category
-from orchestrator.agent.relaunch import CAPACITY_CHECK, LaunchFailed, Observed, Previous
 from orchestrator.agent.state_folder import StateFolder
-from orchestrator.agent.steps import BoxSteps
+from orchestrator.agent.steps import CAPACITY_CHECK, LaunchFailed, Observed, Previous
 from orchestrator.agent.wire import Outcome
 
 LAUNCH = wire.Launch("l1", "svc", "auto", "/py", ["--port", "1"], "127.0.0.1", 1)
