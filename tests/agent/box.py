@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.agent import procfs
+from orchestrator.agent.clean import take_stock
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.command_lines import is_resource_tracker
 from orchestrator.agent.processes import Server, find_servers
@@ -39,6 +40,7 @@ class Box:
     folder: Path
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _seen: dict[int, int] = field(default_factory=dict)
+    _shared_memory: set[str] = field(default_factory=set)
 
     def start(self, *argv: str, log: str = "out.log", environment: dict[str, str] | None = None, session: bool = True) -> int:
         """Start a program with its output in `log`; its pid."""
@@ -82,6 +84,7 @@ class Box:
         """The newest server for this port, as the agent finds it; its members are ended with this box."""
         server = max((found for found in find_servers() if found.port == port), key=lambda found: found.main.id.start_time)
         self._seen.update({member.pid: member.id.start_time for member in server.members})
+        self._shared_memory |= set(take_stock(server).shared_memory)
         return server
 
     def reap(self) -> None:
@@ -102,6 +105,8 @@ class Box:
         for child in self._children:
             child.kill()
             child.wait()
+        for path in self._shared_memory:
+            Path(path).unlink(missing_ok=True)  # what a tracker that was killed too could not remove
 
 
 def is_running(pid: int) -> bool:
