@@ -26,7 +26,7 @@ from tests.ssh.openssh import OpenSsh
 HOST = "lab-b200"
 PROGRAM = str(Path(sys.executable).with_name("orchestrator"))
 PLAIN_SHELL = "SetEnv SHLVL=1"
-"""Keeps bash from reading ~/.bashrc for a command over ssh: whatever this user has in it is not what is measured."""
+"""Keeps bash from reading ~/.bashrc for a command over ssh, so that whatever this user has in it is not measured."""
 STRICT = ("-F", "none", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR")
 
 
@@ -119,14 +119,17 @@ class LabBox:
 
 
 @contextmanager
-def lab_box(folder: Path) -> Iterator[LabBox]:
-    """Bring the lab up in `folder`, put an OpenSSH server before it, and take both away at the end."""
+def lab_box(folder: Path, *, login_shell: bool = False) -> Iterator[LabBox]:
+    """Bring the lab up in `folder`, put an OpenSSH server before it, and take both away at the end.
+
+    With `login_shell` a command over ssh starts as it does for this user anywhere, ~/.bashrc included.
+    """
     layout = Layout.of(folder / "lab")
     control.up(layout.directory)
     try:
         keys = folder / "sshd"
-        keys.mkdir()
-        with OpenSsh(keys, options=(PLAIN_SHELL,)).running() as server:
+        keys.mkdir(parents=True)
+        with OpenSsh(keys, options=() if login_shell else (PLAIN_SHELL,)).running() as server:
             inventory = _behind_openssh(layout, server)
             [service] = [item for item in _services(layout.inventory) if item["host"] == HOST]
             yield LabBox(layout, server, inventory, service)

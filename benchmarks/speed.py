@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +50,11 @@ def listing(repeats: int) -> Result:
     return _ratio("fab --list / python -c 'import fabric'", pair.ratio, 1.5, pair.ours, pair.theirs)
 
 
-def status(box: LabBox, repeats: int) -> Result:
-    """``status`` of a serving server against ``ssh HOST true``, both over OpenSSH's sshd."""
+def status(box: LabBox, repeats: int, shell: str, limit: float | None) -> Result:
+    """``status`` of a serving server against ``ssh HOST true``, both over OpenSSH's sshd and by the same login shell."""
     box.serving()
     pair = interleave(command(box.program("status")), command(box.ssh("true")), repeats)
-    return _ratio("fab status / ssh HOST true", pair.ratio, 3.0, pair.ours, pair.theirs)
+    return _ratio(f"fab status / ssh HOST true, {shell}", pair.ratio, limit, pair.ours, pair.theirs)
 
 
 def teardown_lag(box: LabBox, repeats: int) -> Result:
@@ -119,7 +120,7 @@ def _alternate(repeats: int) -> Iterator[tuple[str, list[str]]]:
     return (BACKENDS[turn % 2] for turn in range(4 * repeats + 8))
 
 
-def _ratio(name: str, value: float, limit: float, ours: list[float], theirs: list[float]) -> Result:
+def _ratio(name: str, value: float, limit: float | None, ours: list[float], theirs: list[float]) -> Result:
     return Result(name, value, "x", limit, f"{1000 * statistics.median(ours):.0f} ms against {1000 * statistics.median(theirs):.0f} ms")
 
 
@@ -132,10 +133,14 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="of what takes seconds; what takes less is repeated four times as often")
     repeats = parser.parse_args().repeats
     results: list[Result] = []
-    with tempfile.TemporaryDirectory() as folder, lab_box(Path(folder)) as box:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        own_shell = stack.enter_context(lab_box(folder / "own", login_shell=True))
+        box = stack.enter_context(lab_box(folder / "plain"))
         measurements: list[Callable[[], list[Result]]] = [
             lambda: [listing(4 * repeats)],
-            lambda: [status(box, 4 * repeats)],
+            lambda: [status(own_shell, 4 * repeats, "login shell", 3.0)],
+            lambda: [status(box, 4 * repeats, "bare shell", None)],
             lambda: [teardown_lag(box, repeats)],
             lambda: [ready_lag(box, repeats)],
             lambda: relaunch_overhead(box, repeats),
