@@ -24,6 +24,8 @@ from orchestrator.agent.state_folder import StateFolder, write_private
 from orchestrator.agent.survey import survey
 from tests.agent.serving import BY_HAND, SMALL, Service, free_port
 
+pytestmark = pytest.mark.slow  # a program or a parser is started for most of these
+
 
 @pytest.fixture
 def service(tmp_path: Path) -> Service:

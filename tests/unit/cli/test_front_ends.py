@@ -19,6 +19,8 @@ import pytest
 from orchestrator.cli import edge, program
 from tests.unit.flows.samples import write_inventory
 
+pytestmark = pytest.mark.slow  # a program or a parser is started for most of these
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 FRONT_ENDS = {"orchestrator": ["-m", "orchestrator"], "fab": ["-m", "fabric"]}
 
