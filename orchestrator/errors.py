@@ -18,7 +18,6 @@
     │   └── ConnectionLostError  the connection ended while the agent ran
     ├── LockedError          5   somebody else changes this service
     ├── RolledBackError      6   the new launch failed; the previous one serves again
-    ├── ServiceDownError     7   nothing serves: a person is needed
     └── InterruptedByOperatorError 130
 """
 
@@ -109,12 +108,6 @@ class RolledBackError(OrchestratorError):
     """The new launch failed and the previous one serves again."""
 
     exit_code = 6
-
-
-class ServiceDownError(OrchestratorError):
-    """Nothing serves; a person is needed."""
-
-    exit_code = 7
 
 
 class InterruptedByOperatorError(OrchestratorError):

@@ -1,6 +1,5 @@
 """How a running server is brought back: read from its processes and our records before anything is touched."""
 
-import dataclasses
 import os
 import pwd
 import shutil
@@ -80,11 +79,6 @@ def split_entry(words: Sequence[str], environment: Dict[str, str], directory: st
     if os.sep in first:
         return os.path.normpath(os.path.join(directory, first)), list(words[1:])
     return shutil.which(first, path=environment.get("PATH")) or first, list(words[1:])
-
-
-def with_new_id(previous: Previous, launch_id: str) -> Previous:
-    """The same, as a launch of its own."""
-    return dataclasses.replace(previous, launch=dataclasses.replace(previous.launch, launch_id=launch_id))
 
 
 def api_key(launch: wire.Launch) -> Optional[str]:

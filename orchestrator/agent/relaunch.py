@@ -17,6 +17,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from orchestrator.agent import wire
+from orchestrator.agent.failure_signatures import Category
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.steps import CAPACITY_CHECK, LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
 from orchestrator.agent.wire import OrderKind, Outcome, State
@@ -143,7 +144,7 @@ class Relaunch:
         self._verdicts += verdicts
         wrong = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
         if wrong:
-            category = "kv_capacity" if wrong[0].check == CAPACITY_CHECK else "wrong_answers"
+            category = Category.KV_CAPACITY if wrong[0].check == CAPACITY_CHECK else Category.WRONG_ANSWERS
             raise LaunchFailed(wire.Failure(category, wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
         self._mark_verified(launch, ready)
         self._tell(State.VERIFIED, _verified(verdicts), {"verdicts": verdicts})
