@@ -2,3 +2,20 @@
 
 Nothing is imported here: each verb pays only for the modules that it needs.
 """
+
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036 - the place's, not the operator's
+    import zipimport
+    from typing import Any
+
+    def _create_module(loader: Any, spec: Any) -> None:
+        """A module of the usual kind."""
+
+    def _exec_module(loader: Any, module: Any) -> None:
+        exec(loader.get_code(module.__name__), module.__dict__)  # noqa: S102 - what import does
+
+    # As Python 3.10 has them. Without them a module of an archive is loaded in an older way (importlib._bootstrap's
+    # _load_backward_compatible), which shows it to other threads while it is only half there.
+    zipimport.zipimporter.create_module = _create_module
+    zipimport.zipimporter.exec_module = _exec_module

@@ -1,4 +1,4 @@
-"""Whether a load still does anything (its log grows, its processes use the CPU, a compiler runs below it), and OOM kills."""
+"""Whether a load still does anything: its log grows, its processes use the CPU, a compiler runs below it."""
 
 import os
 from dataclasses import dataclass
@@ -54,11 +54,13 @@ class ActivityMeter:
         self._cpu: Dict[int, float] = {}
         self._sampled = now
         self.last = Seen("the start", now)
+        self._logged: Optional[float] = None
 
     def note_log(self, size: int, now: float) -> None:
         """Tell how much log there is."""
         if size != self._log_size:
             self._log_size = size
+            self._logged = now
             self.last = Seen("log output", now)
 
     def sample(self, pids: Iterable[int], now: float) -> None:
@@ -84,6 +86,14 @@ class ActivityMeter:
         elif not first and used / elapsed > BUSY_FRACTION:
             self.last = Seen(f"CPU use: {used / elapsed:.1f} cores", now)
 
+    def told(self, now: float) -> str:
+        """What was last seen, and how long ago; where that is CPU time alone, when there was output."""
+        text = f"{self.last.what}, {now - self.last.moment:.0f} s ago"
+        if not self.last.what.startswith("CPU use"):
+            return text
+        output = "no log output at all" if self._logged is None else f"no log output for {now - self._logged:.0f} s"
+        return f"{text}, but {output} (a rank that waits for the others in NCCL spins like that)"
+
     def idle(self, now: float) -> float:
         """Seconds since the last sign of life."""
         return now - self.last.moment
@@ -98,36 +108,3 @@ class ActivityMeter:
             if name in COMPILERS:
                 names.add(name)
         return sorted(names)
-
-
-class OomKills:
-    """By how much the ``oom_kill`` counters of a cgroup (v2) and those above it grew since this object was made.
-
-    The counters above are read too, because a unit's own cgroup is gone once its last process has ended.
-    """
-
-    def __init__(self, cgroup: str, root: Path = Path("/sys/fs/cgroup")) -> None:
-        parts = [part for part in cgroup.split("/") if part]
-        self._files = [root.joinpath(*parts[:depth], "memory.events") for depth in range(len(parts), -1, -1)]
-        self._before = {path: _oom_kills(path) for path in self._files}
-
-    def grown(self) -> Dict[str, int]:
-        """``{"oom_kill": N}`` for :func:`failures.classify`; empty where no counter can be read."""
-        grown = []
-        for path, before in self._before.items():
-            now = _oom_kills(path)
-            if before is not None and now is not None:
-                grown.append(now - before)
-        return {"oom_kill": max(grown)} if grown else {}
-
-
-def _oom_kills(path: Path) -> Optional[int]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill":
-            return int(value)
-    return None

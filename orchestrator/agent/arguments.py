@@ -5,13 +5,12 @@ aliases, abbreviations, defaults and ``--config`` files then cause no false diff
 costs its imports (5 to 10 s) once for any number of command lines, in a subprocess.
 """
 
-import importlib.util
 import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from orchestrator.agent import wire
-from orchestrator.agent.service_python import ServicePython
+from orchestrator.agent.service_python import ServicePython, program_source
 
 PARSER_SECONDS = 90.0
 """For the imports of SGLang on a cold disk and one parse each; 5 to 10 s are usual."""
@@ -93,24 +92,15 @@ def parse_commands(
     modules: Sequence[str] = (),
     seconds: float = PARSER_SECONDS,
 ) -> ParserAnswer:
-    """Ask the parser of the SGLang that `python` imports. Never raises: what went wrong is in `problem`."""
+    """Ask the parser of the SGLang that `python` imports, which sees no GPU. Never raises: what went wrong is in `problem`."""
     question = json.dumps({"commands": commands, "flags": list(flags), "modules": list(modules), "seconds": seconds})
-    done = python.run(["-c", _program()], seconds, question)
+    done = python.without_gpu().run(["-c", program_source(_PROGRAM)], seconds, question)
     if done.problem is not None:
         return ParserAnswer(problem=done.problem, evidence=done.last_errors())
     try:
         return _answer(json.loads(done.output))
     except (ValueError, KeyError, TypeError, AttributeError):
         return ParserAnswer(problem=f"{python.path} ended with status {done.status} and no answer", evidence=done.last_errors())
-
-
-def _program() -> str:
-    """The source of the program, from a folder or from the agent's zip."""
-    spec = importlib.util.find_spec(_PROGRAM)
-    source = spec.loader.get_source(_PROGRAM) if spec is not None and spec.loader is not None else None  # type: ignore[attr-defined]
-    if not isinstance(source, str):
-        raise RuntimeError(f"the agent was shipped without the source of {_PROGRAM}")
-    return source
 
 
 def _answer(data: Dict[str, Any]) -> ParserAnswer:

@@ -1,24 +1,58 @@
 """What the state machine does to the world: :class:`steps.Steps` on a real box."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, Callable, Dict, List, Optional
 
-from orchestrator.agent import capacity, clean, correctness, decode, http, previous, ready, sglang, stopping, survey, systemd, wire
-from orchestrator.agent.processes import Leftover, Server, find_leftovers, find_server, find_servers, scan
-from orchestrator.agent.procfs import Process
+from orchestrator.agent import (
+    boot_unit,
+    capacity,
+    clean,
+    correctness,
+    decode,
+    drain,
+    gate_firewall,
+    http,
+    page_cache,
+    previous,
+    ready,
+    sglang,
+    stopping,
+    survey,
+    systemd,
+    wire,
+)
+from orchestrator.agent.box_staging import BoxStaging
+from orchestrator.agent.clean import Claims
+from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.command_lines import argument_value
+from orchestrator.agent.crash_points import crash_point
+from orchestrator.agent.driver import kept_facts
+from orchestrator.agent.kernel_caches import COLD_FACT, why_cold
+from orchestrator.agent.kernel_files import KernelFiles
+from orchestrator.agent.known_launches import never_verified
+from orchestrator.agent.launch_files import find_account
+from orchestrator.agent.managers import boot_unit_name
+from orchestrator.agent.phases import FACT_PREFIX
+from orchestrator.agent.private_files import write_private
+from orchestrator.agent.processes import Leftover, Server, find_leftovers, find_server, find_servers, remaining_members, scan
+from orchestrator.agent.procfs import Process, has_ended, read_process
+from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.runner import Runner, choose_runner, runner_of
-from orchestrator.agent.state_folder import StateFolder, write_private
-from orchestrator.agent.steps import Observed, Previous, Ready, Report, Stopped
-from orchestrator.agent.wire import State, Verdict
+from orchestrator.agent.state_folder import StateFolder
+from orchestrator.agent.steps import Observed, Previous, Ready, Recalled, Report, Staged, Stopped
+from orchestrator.agent.wire import OrderKind, State, Verdict
 
-_SCORE_SECONDS = 60.0
-"""For each scored text and each greedy output."""
-_ANSWER_EVERY = 0.1
-_ANSWER_SECONDS = 1.0
+_STILL_SECONDS = 60.0
+"""For proving once more that a launch serves."""
+_LAST_ANSWER = "last-answer"
+_STARTED_SECONDS = 2.0
+_REST_SECONDS = 0.1
+"""For what is left of the old server when it has done all that matters: main's own end is mostly that of its imports."""
 
 
 class BoxSteps:
@@ -31,8 +65,11 @@ class BoxSteps:
         self._learn = learn
         self._server: Optional[Server] = None
         self._previous: Optional[Previous] = None
-        self._claims = clean.Claims(order.port)
+        self._claims = Claims(order.port)
         self._old_scores: Optional[correctness.Scores] = None
+        self._old_version: Optional[str] = None
+        self._new_scores: Dict[str, correctness.Scores] = {}
+        self._staging = BoxStaging(order, folder, order_folder, self._log, self._why_cold)
 
     def find(self) -> Optional[wire.ServerInfo]:
         self._server = find_server(self._order.port)
@@ -41,7 +78,11 @@ class BoxSteps:
     def capture(self) -> Previous:
         captured = previous.capture(self._found(), self._folder, self._order.service, self._order.port)
         self._learn(captured.launch)
+        crash_point("before the way back is kept")
         write_private(self._order_folder / "previous.json", json.dumps({"launch": wire.to_json(captured.launch), "unit": captured.unit}))
+        if captured.unit is not None:
+            boot_unit.keep_rival(self._folder, captured.unit)
+        crash_point("the way back is kept")
         self._previous = captured
         return captured
 
@@ -51,74 +92,208 @@ class BoxSteps:
             self._old_scores = correctness.Scores(rejected=f"it did not serve, it was {health}")
             return Observed(remark="the old server does not serve, so there is nothing to compare with")
         client = _client(previous.launch)
-        self._old_scores = correctness.score_texts(client, _SCORE_SECONDS)
+        self._old_scores = correctness.score(client, self._order.policy.verify, self._order.expectations)
         try:
-            return Observed(sglang.server_facts(client).max_total_num_tokens)
+            facts = sglang.server_facts(client)
+            self._old_version = facts.version
+            return Observed(facts.max_total_num_tokens)
         except http.HttpError as error:
             return Observed(remark=f"/server_info of the old server: {error}")
+
+    def remember(self, observed: Observed, baseline: Optional[wire.DecodeTiming]) -> None:
+        self._claims = clean.take_stock(self._found())
+        kept = {
+            "observed": wire.to_json(observed),
+            "baseline": wire.to_json(baseline),
+            "scores": wire.to_json(self._old_scores),
+            "claims": clean.claims_to_json(self._claims),
+        }
+        write_private(self._order_folder / "before.json", json.dumps(kept))
+        crash_point("what served is kept")
+
+    def recall(self) -> Optional[Recalled]:
+        self._previous = _read_previous(self._order_folder / "previous.json")
+        if self._previous is None:
+            return None
+        self._learn(self._previous.launch)
+        try:
+            kept = json.loads((self._order_folder / "before.json").read_text(encoding="utf-8"))
+            self._claims = clean.claims_from_json(kept["claims"])
+            self._old_scores = None if kept["scores"] is None else wire.from_json(correctness.Scores, kept["scores"])
+            baseline = None if kept["baseline"] is None else wire.from_json(wire.DecodeTiming, kept["baseline"])
+            return Recalled(self._previous, wire.from_json(Observed, kept["observed"]), baseline)
+        except (OSError, ValueError, KeyError, TypeError):
+            return Recalled(self._previous)
 
     def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
         log = self._log(launch)
         return decode.time_decode(launch.host, launch.port, previous.api_key(launch), self._order.policy, report, log)
 
     def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
-        server = self._found()
+        told = _TellsStopping(report, enter)
+        comes_back = boot_unit.switch_off(self._folder)
+        if not self.old_lives():
+            self._end_comers(str(self._order.launch_id))
+        try:
+            return self._stop(told)
+        except Exception:
+            if comes_back and not told.begun:
+                boot_unit.switch_on(self._folder)
+            raise
+
+    def _stop(self, told: "_TellsStopping") -> Stopped:
+        server = self._server if self._server is not None else self._still_there()
+        if server is None:
+            return self._end_rest(told)
         launch = None if self._previous is None else self._previous.launch
         client = http.Client(self._order.port, survey.address_of(server), None if launch is None else previous.api_key(launch))
-        self._claims = clean.take_stock(server)
-        told = _TellsStopping(report, enter)
-        with _LastAnswer(client) as last:
+        admin = http.Client(self._order.port, survey.address_of(server), None if launch is None else previous.admin_key(launch))
+        with drain.LastAnswer(client, self._order_folder / _LAST_ANSWER) as last:
             stopped = stopping.stop_server(
                 server,
                 self._order.policy,
                 told,
-                load=lambda: _load(client),
-                abort=lambda: _abort(client),
+                load=lambda: drain.load_of(client),
+                abort=lambda: drain.abort_all(admin),
                 exit_status=self._exit_status_of(server),
+                version=self._old_version,
+                rest=self._rest(launch) if self._staging.waits else None,
             )
         return Stopped(
             stopped.summary,
             last_answer=last.moment,
-            lost_requests=stopped.requests_left,
-            evidence=[f"{stage.name}: {stage.seconds:.2f} s" for stage in stopped.stages] + stopped.killed,
+            answered_at=None if last.moment is None else time.time() - (time.monotonic() - last.moment),
+            lost_requests=stopped.requests_lost,
+            evidence=[f"{stage.name}: {stage.seconds:.2f} s" for stage in stopped.stages] + stopped.killed + stopped.not_awaited,
         )
+
+    def _rest(self, launch: Optional[wire.Launch]) -> stopping.Rest:
+        """Nothing answers while another server waits at its gate, so what only tidies up is not waited for."""
+        if launch is None:
+            return stopping.Rest(_REST_SECONDS)
+        on_gpus = argument_value(launch.arguments, "--device") != "cpu"
+        return stopping.Rest(_REST_SECONDS if on_gpus else 0.0, releases=on_gpus, done=drain.SaysItIsDone(self._log(launch)))
+
+    def _still_there(self) -> Optional[Server]:
+        """The server that a stop was cut off in, if its main process still lives."""
+        return next((server for server in find_servers(scan()) if server.main.id == self._order.old), None)
+
+    def _end_rest(self, report: Report) -> Stopped:
+        """End what a stop that was cut off has left of a server whose main process has gone."""
+        ties = self._claims.ties
+        if ties is None:
+            return Stopped("it had ended when the stop was taken up again", drain.read_last_answer(self._order_folder / _LAST_ANSWER))
+        ended = stopping.stop_members(lambda: remaining_members(ties), self._order.policy, report)
+        last_answer = drain.read_last_answer(self._order_folder / _LAST_ANSWER)
+        return Stopped(f"{ended.summary}, in a stop that was taken up again", last_answer, evidence=ended.killed)
 
     def _exit_status_of(self, server: Server) -> Optional[Callable[[], Any]]:
         record = self._folder.read_launch(server.launch_id) if server.launch_id is not None else None
         return None if record is None else runner_of(self._folder, record).exit_status
 
     def clean(self, report: Report) -> List[Verdict]:
-        return clean.check_clean(self._claims, self._order.policy, report)
+        if self._order.kind == OrderKind.TEARDOWN:
+            boot_unit.remove(self._folder)
+            self._staging.end_strays(report)
+            gate_firewall.sweep()
+        return self._check_clean(self._claims, report)
+
+    def _check_clean(self, claims: Claims, report: Report, stopped: Optional[wire.Launch] = None) -> List[Verdict]:
+        """What waits at a gate meanwhile stays, with what it holds."""
+        return clean.check_clean(dataclasses.replace(claims, beside=self._staging.beside(stopped)), self._order.policy, report)
 
     def leftovers(self) -> List[str]:
         return [str(leftover.process) for leftover in self._own_leftovers()]
 
     def end_leftovers(self, report: Report) -> List[Verdict]:
+        boot_unit.switch_off(self._folder)
         stopping.stop_members(lambda: [leftover.process for leftover in self._own_leftovers()], self._order.policy, report)
-        return clean.check_clean(clean.Claims(self._order.port), self._order.policy, report)
+        return clean.check_clean(Claims(self._order.port), self._order.policy, report)
 
     def _own_leftovers(self) -> List[Leftover]:
         known = set(self._folder.launch_ids())
         return [leftover for leftover in find_leftovers() if leftover.launch_id in known]
 
+    def warm(self, launch: wire.Launch, report: Report, pulse: Callable[[], None]) -> List[Verdict]:
+        return page_cache.warm(launch, self._folder, self._order.policy, report, pulse)
+
+    def room(self, launch: wire.Launch) -> Verdict:
+        return self._staging.room(launch)
+
+    def with_gate(self, launch: wire.Launch) -> wire.Launch:
+        return self._staging.with_gate(launch)
+
+    def stage(self, launch: wire.Launch) -> Dict[str, Any]:
+        return self._staging.stage(launch)
+
+    def wait_gate(self, launch: wire.Launch, report: Report, pulse: Callable[[], None]) -> Staged:
+        return self._staging.wait_gate(launch, report, pulse)
+
+    def still_staged(self, launch: wire.Launch) -> None:
+        self._staging.still_staged(launch)
+
+    def old_lives(self) -> bool:
+        old = self._order.old if self._server is None else self._server.main.id
+        process = None if old is None else read_process(old.pid)
+        return process is not None and process.id == old and not has_ended(process)
+
+    def activate(self, launch: wire.Launch, report: Report) -> None:
+        if boot_unit.switch_off(self._folder):
+            self._end_comers(launch.launch_id)
+        self._staging.activate(launch, report)
+
+    def unstage(self, launch: wire.Launch, report: Report) -> List[Verdict]:
+        return self._staging.unstage(launch, report)
+
     def start(self, launch: wire.Launch) -> Dict[str, Any]:
-        started = choose_runner(self._folder, launch).start()
+        if boot_unit.switch_off(self._folder):
+            self._end_comers(launch.launch_id)
+        runner = choose_runner(self._folder, launch)
+        back = runner.members()
+        if back:  # a verified launch, which a restart of the machine has started before us
+            return {"runner": boot_unit_name(launch.service), "main": back[0].id, "limits": []}
+        started = runner.start()
         return {"runner": started.name, "main": started.main, "limits": started.facts}
+
+    def _end_comers(self, launch_id: str) -> None:
+        """End an earlier launch of the service that systemd has started again after we looked, while it could still do so.
+
+        `launch_id` is the one that takes its place.
+        """
+        for server in find_servers(scan()):
+            record = self._folder.read_launch(server.launch_id) if server.launch_id not in (None, launch_id) else None
+            if record is not None and record.service == self._order.service:
+                stopping.stop_members(runner_of(self._folder, record).members, self._order.policy, lambda *_: None)
 
     def start_unit(self, unit: str) -> None:
         systemd.start_unit(unit)
 
-    def wait_ready(self, target: Previous, report: Report, enter: Callable[[str, str], None]) -> Ready:
-        return self._prove(target, self._order.policy, report, lambda: enter(State.ANSWERING, "first good generation"))
+    def is_started(self, target: Previous) -> bool:
+        if target.unit is not None:
+            return systemd.show(target.unit, "ActiveState").get("ActiveState") in ("active", "activating", "reloading")
+        runner = runner_of(self._folder, target.launch)
+        # The start may have been handed to systemd, or to the waiter, at the very moment in which this program was ended.
+        return wait_until(lambda: bool(runner.members()) or runner.exit_status() is not None, Deadline(_STARTED_SECONDS), 0.1)
+
+    def wait_ready(self, target: Previous, report: Report, enter: Callable[[str, str], None], pulse: Callable[[], None]) -> Ready:
+        return self._prove(target, self._order.policy, report, lambda: enter(State.ANSWERING, "first good generation"), pulse)
 
     def still_serves(self, launch: wire.Launch, report: Report) -> None:
-        policy = dataclasses.replace(self._order.policy, generations=1, load_total=_SCORE_SECONDS)
+        policy = dataclasses.replace(self._order.policy, generations=1, load_total=_STILL_SECONDS)
         self._prove(Previous(launch), policy, report, lambda: None)
 
-    def _prove(self, target: Previous, policy: wire.Policy, report: Report, on_first_answer: Callable[[], None]) -> Ready:
+    def _prove(
+        self,
+        target: Previous,
+        policy: wire.Policy,
+        report: Report,
+        on_first_answer: Callable[[], None],
+        pulse: Callable[[], None] = lambda: None,
+    ) -> Ready:
         launch = target.launch
         runner: Optional[Runner] = None if target.unit else runner_of(self._folder, launch)
         members = (lambda: _unit_members(str(target.unit))) if runner is None else runner.members
+        cold = self._why_cold(launch)
         proven = ready.wait_ready(
             launch,
             members,
@@ -127,18 +302,33 @@ class BoxSteps:
             report,
             (lambda: None) if runner is None else runner.exit_status,
             on_first_answer=on_first_answer,
+            pulse=pulse,
+            cold=cold,
         )
         facts = [wire.Fact(f"{name} (requested)", value, "arguments") for name, value in proven.requested.items()]
         facts += [wire.Fact(f"{name} (resolved)", value, "server log") for name, value in proven.resolved.items()]
-        facts += [wire.Fact(f"phase.{name}", round(seconds, 2), "server log") for name, seconds in proven.phases.items()]
+        facts += [wire.Fact(f"{FACT_PREFIX}{name}", round(seconds, 2), "server log") for name, seconds in proven.phases.items()]
+        facts.append(wire.Fact(COLD_FACT, cold, "folders of the caches"))
         return Ready(proven.first_answer, Observed(proven.max_total_num_tokens, facts))
+
+    def _why_cold(self, launch: wire.Launch) -> List[str]:
+        """A backend that was never verified here needs kernels that no cache holds yet."""
+        try:
+            account = find_account(launch.user)
+        except AgentRefusal:
+            return []
+        reasons = why_cold(launch, account.home, account.name)
+        if launch.launch_id == self._order.launch_id and never_verified(self._folder, launch.backend):
+            reasons.append(f"{launch.backend or 'this server'} was never verified here")
+        return reasons
 
     def verify(self, launch: wire.Launch, old: Observed, new: Observed, report: Report) -> List[Verdict]:
         report("scoring", "the fixed texts are scored")
-        scores = correctness.score_texts(_client(launch), _SCORE_SECONDS)
-        if scores.rejected is not None:
+        scores = correctness.score(_client(launch), self._order.policy.verify, self._order.expectations)
+        if scores.rejected is not None or scores.greedy_rejected is not None:
             self.still_serves(launch, report)
-        verdicts = correctness.compare(self._old_scores, scores, self._order.policy.likelihood_tolerance)
+        self._new_scores[launch.launch_id] = scores
+        verdicts = correctness.compare(self._old_scores, scores, self._order.policy)
         return [*verdicts, self._judge_capacity(launch, old, new.capacity)]
 
     def _judge_capacity(self, launch: wire.Launch, old: Observed, now: Optional[int]) -> Verdict:
@@ -153,21 +343,45 @@ class BoxSteps:
             known = capacity.Known(old.capacity, "the old server")
             record = None if self._previous is None else self._previous.launch
         if record is not None:
-            known = known._replace(changed=capacity.changed_beyond_backend(record, launch))
-        return capacity.verdict(known, now, self._order.policy)
+            known = known._replace(changed=capacity.changed_beyond_backend(record, launch), free=self._free_at_first(record))
+        return capacity.verdict(known, now, self._order.policy, self._free_at_first(launch))
+
+    def _free_at_first(self, launch: wire.Launch) -> Optional[float]:
+        log = self._log(launch)
+        return None if log is None else capacity.free_at_first(capacity.read_head(log))
 
     def stop_launch(self, launch: wire.Launch, report: Report) -> List[Verdict]:
+        boot_unit.switch_off(self._folder)
         runner = runner_of(self._folder, launch)
         server = next((found for found in find_servers(scan()) if found.launch_id == launch.launch_id), None)
-        claims = clean.Claims(self._order.port) if server is None else clean.take_stock(server)
+        claims = Claims(self._order.port) if server is None else clean.take_stock(server)
         stopping.stop_members(runner.members, self._order.policy, report)
-        return clean.check_clean(claims, self._order.policy, report)
+        verdicts = self._check_clean(claims, report, launch)
+        self._staging.forget(launch)
+        gate_firewall.sweep()
+        return verdicts
 
     def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
-        self._folder.mark_verified(launch.launch_id, observed)
+        """With kernel and driver, so that a diagnosis can say what has changed since, and with what it answered, for timings of it."""
+        kept = dataclasses.replace(observed, facts=[*observed.facts, *kept_facts(KernelFiles())])
+        self._folder.mark_verified(launch.launch_id, kept)
+        scores = self._new_scores.get(launch.launch_id)
+        if scores is not None and scores.likelihoods:
+            with contextlib.suppress(OSError):  # the launch is verified without them
+                write_private(self._folder.scores(launch.launch_id), json.dumps(wire.to_json(scores)))
+
+    def come_back(self, launch: wire.Launch) -> List[Verdict]:
+        gate_firewall.sweep()
+        if not boot_unit.wanted(self._order.boot):
+            boot_unit.remove(self._folder)
+            return []
+        pids = [member.pid for member in runner_of(self._folder, launch).members()]
+        program = boot_unit.waiter_command(self._folder, launch.launch_id)
+        return boot_unit.install(self._folder, launch, boot_unit.device_nodes(pids), program)
 
     def new_launch_id(self) -> str:
-        return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-back"
+        """With chance in it: a clock that is set back comes to the same second twice."""
+        return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}-back"
 
     def _log(self, launch: wire.Launch) -> Optional[Path]:
         path = self._folder.launch_folder(launch.launch_id) / "server.log"
@@ -179,20 +393,16 @@ class BoxSteps:
         return self._server
 
 
+def _read_previous(path: Path) -> Optional[Previous]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return Previous(wire.from_json(wire.Launch, kept["launch"]), kept["unit"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _client(launch: wire.Launch) -> http.Client:
     return http.Client(launch.port, launch.host, previous.api_key(launch))
-
-
-def _load(client: http.Client) -> Optional[int]:
-    """Requests on a server that is being stopped: none any more once it has closed its port."""
-    try:
-        return sglang.running_and_queued(client, _ANSWER_SECONDS)
-    except http.RefusedError:
-        return 0
-
-
-def _abort(client: http.Client) -> None:
-    sglang.abort_all(client, _ANSWER_SECONDS)
 
 
 def _unit_members(unit: str) -> List[Process]:
@@ -210,38 +420,12 @@ class _TellsStopping:
         self._report = report
         self._enter = enter
         self._entered = False
+        self.begun = False
+        """Whether anything may have been signalled."""
 
     def __call__(self, phase: str, detail: str) -> None:
+        self.begun = True
         if phase != stopping.Phase.DRAINING and not self._entered:
             self._entered = True
             self._enter(State.STOPPING, detail or phase)
         self._report(phase, detail)
-
-
-class _LastAnswer:
-    """Asks a server small questions while it is being stopped, so that the moment of its last good answer is known.
-
-    /v1/models answers at once, and as long as new requests are taken.
-    """
-
-    def __init__(self, client: http.Client) -> None:
-        self.moment: Optional[float] = None
-        self._client = client
-        self._ended = Event()
-        self._thread = Thread(target=self._ask, name="last-answer", daemon=True)
-
-    def _ask(self) -> None:
-        while not self._ended.is_set():
-            try:
-                if self._client.get("/v1/models", _ANSWER_SECONDS).status == 200:
-                    self.moment = time.monotonic()
-            except http.HttpError:
-                pass
-            self._ended.wait(_ANSWER_EVERY)
-
-    def __enter__(self) -> "_LastAnswer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()

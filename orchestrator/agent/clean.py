@@ -8,11 +8,12 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from orchestrator.agent import gpu, procfs, systemd, wire
 from orchestrator.agent.clock import Deadline, wait_until
-from orchestrator.agent.processes import Server, Ties, remaining_members
+from orchestrator.agent.crash_points import crash_point
+from orchestrator.agent.processes import Server, Ties, remaining_members, ties_from_json, ties_to_json
 from orchestrator.agent.wire import ManagerKind, Outcome, Verdict
 
 Report = Callable[[str, str], None]
@@ -29,11 +30,15 @@ _GPU_INTERVAL = 0.25
 
 @dataclass(frozen=True)
 class GpuClaim:
-    """One GPU before the stop, MiB. `share` is the server's part of `used`; None when the driver does not tell."""
+    """One GPU before the stop, MiB. `share` is the server's part of `used`; None when the driver does not tell.
+
+    `staged` is what a launch that waits beside it has taken since.
+    """
 
     index: int
     used: int
     share: Optional[int]
+    staged: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Claims:
     gpus: Dict[str, GpuClaim] = field(default_factory=dict)
     unit: Optional[str] = None
     """Somebody's systemd unit, which the stop has kept from restarting."""
+    beside: Mapping[str, int] = field(default_factory=dict)
+    """GPU memory of a launch that is staged beside it and stays, MiB by UUID; not kept with the rest, as it is measured later."""
 
 
 def take_stock(server: Server) -> Claims:
@@ -56,6 +63,33 @@ def take_stock(server: Server) -> Claims:
         shared.update(_shared_memory_of(pid))
     unit = server.manager.name if server.manager.kind == ManagerKind.SYSTEMD_UNIT else None
     return Claims(server.port, server.ties, shared, _gpu_claims(set(pids)), unit)
+
+
+def claims_to_json(claims: Claims) -> Dict[str, Any]:
+    """`claims` as JSON's own types, for a supervisor that may have to go on with the stop."""
+    ties = claims.ties
+    return {
+        "port": claims.port,
+        "unit": claims.unit,
+        "shared_memory": {path: list(file_id) for path, file_id in claims.shared_memory.items()},
+        "gpus": {uuid: [claim.index, claim.used, claim.share] for uuid, claim in claims.gpus.items()},
+        "ties": None if ties is None else ties_to_json(ties),
+    }
+
+
+def claims_from_json(data: Mapping[str, Any]) -> Claims:
+    """Read :func:`claims_to_json` back.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is damaged.
+    """
+    return Claims(
+        port=int(data["port"]),
+        ties=None if data["ties"] is None else ties_from_json(data["ties"]),
+        shared_memory={path: (int(device), int(inode)) for path, (device, inode) in data["shared_memory"].items()},
+        gpus={uuid: GpuClaim(index, used, share) for uuid, (index, used, share) in data["gpus"].items()},
+        unit=data["unit"],
+    )
 
 
 def check_clean(claims: Claims, policy: wire.Policy, report: Report) -> List[Verdict]:
@@ -76,7 +110,9 @@ def check_clean(claims: Claims, policy: wire.Policy, report: Report) -> List[Ver
     if claims.ties is not None:
         verdicts.append(_clear_shared_memory(claims.shared_memory))
     if claims.gpus:
-        verdicts.append(_check_gpus(claims.gpus, deadline, report))
+        verdicts.append(
+            _check_gpus({uuid: _with_staged(claim, claims.beside.get(uuid, 0)) for uuid, claim in claims.gpus.items()}, deadline, report)
+        )
     return verdicts
 
 
@@ -156,8 +192,10 @@ def _clear_shared_memory(files: Dict[str, FileId]) -> Verdict:
         if identity in in_use:
             kept.append(f"{path}: in use by process {in_use[identity]}")
             continue
+        crash_point("before shared memory is removed")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+        crash_point("shared memory is removed")
         removed.append(f"rm {path}")
     return Verdict("shared_memory", Outcome.PASS, f"{len(removed)} files that it left in /dev/shm were removed", removed + kept)
 
@@ -193,20 +231,43 @@ def _gpu_claims(pids: Set[int]) -> Dict[str, GpuClaim]:
     if not gpus:
         return {}
     opened = {pid for pid in gpu.device_holders() if pid in pids}
-    shares: Dict[str, Optional[int]] = {}
-    for app in gpu.compute_apps():
-        if app.pid in opened and app.gpu_uuid in gpus:
-            before = shares.get(app.gpu_uuid, 0)
-            shares[app.gpu_uuid] = None if before is None or app.memory_used is None else before + app.memory_used
+    shares = _shares(opened, gpus)
     if opened and not shares:
         shares = {uuid: None for uuid, found in gpus.items() if found.memory_used > _GPU_TOLERANCE}
     return {uuid: GpuClaim(gpus[uuid].index, gpus[uuid].memory_used, share) for uuid, share in shares.items()}
 
 
+def _shares(opened: Set[int], gpus: Mapping[str, wire.Gpu]) -> Dict[str, Optional[int]]:
+    """What the driver says of processes that have a GPU's device open, MiB by UUID; None where it names them and not their memory."""
+    shares: Dict[str, Optional[int]] = {}
+    for app in gpu.compute_apps():
+        if app.pid in opened and app.gpu_uuid in gpus:
+            before = shares.get(app.gpu_uuid, 0)
+            shares[app.gpu_uuid] = None if before is None or app.memory_used is None else before + app.memory_used
+    return shares
+
+
+def gpu_use(pids: Set[int], before: Mapping[str, int]) -> Dict[str, int]:
+    """The GPU memory that processes hold, MiB by UUID. Where the driver does not tell: what is in use more than `before` they came."""
+    gpus = {found.uuid: found for found in gpu.read_gpus()}
+    opened = {pid for pid in gpu.device_holders() if pid in pids} if gpus else set()
+    if not opened:
+        return {}
+    shares = _shares(opened, gpus)
+    grown = {uuid: max(0, found.memory_used - before[uuid]) for uuid, found in gpus.items() if uuid in before}
+    if not shares:
+        return grown
+    return {uuid: grown.get(uuid, 0) if share is None else share for uuid, share in shares.items()}
+
+
 def gpu_is_back(claim: GpuClaim, used: int) -> bool:
     """Whether a GPU's memory in use (MiB) is down to what it was without the server; without its share only an empty GPU proves it."""
     floor = 0 if claim.share is None else max(0, claim.used - claim.share)
-    return used <= floor + _GPU_TOLERANCE
+    return used <= floor + claim.staged + _GPU_TOLERANCE
+
+
+def _with_staged(claim: GpuClaim, staged: int) -> GpuClaim:
+    return GpuClaim(claim.index, claim.used, claim.share, staged)
 
 
 def _check_gpus(claims: Dict[str, GpuClaim], deadline: Deadline, report: Report) -> Verdict:

@@ -4,10 +4,14 @@ import os
 import re
 from typing import List, Optional, Sequence
 
+from orchestrator.agent import wire
 from orchestrator.agent.procfs import Process
 
 DEFAULT_PORT = 30000
 """SGLang's own (srt/server_args.py, 0.5.3 to 0.5.23)."""
+
+GATE_FLAG = "--gated-launch-port"
+"""Of a server that waits at a gate after its distributed set-up (SGLang from 0.5.20). This program adds it to what it stages."""
 
 _PYTHON = re.compile(r"(?:pypy|python)[0-9.]*$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
@@ -67,12 +71,41 @@ def named_port(arguments: Sequence[str]) -> Optional[int]:
     return int(value) if value is not None and value.isdigit() else None
 
 
+def gate_port(arguments: Sequence[str]) -> Optional[int]:
+    """The port of the gate at which a server with these arguments waits, or has waited; None when it has none."""
+    value = argument_value(arguments, GATE_FLAG)
+    return int(value) if value is not None and value.isdigit() else None
+
+
+def without_gate(arguments: Sequence[str]) -> List[str]:
+    """Arguments without a gate: with one, a server that nobody activates waits for ever."""
+    left: List[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == GATE_FLAG:
+            next(rest, None)
+        elif not argument.startswith(GATE_FLAG + "="):
+            left.append(argument)
+    return left
+
+
+def command_of(launch: wire.Launch, arguments: Optional[List[str]] = None) -> List[str]:
+    """The argument vector of a launch, its gate included; `arguments` in place of its own where its secrets are hidden."""
+    gate = [] if launch.gate_port is None else [GATE_FLAG, str(launch.gate_port)]
+    return [launch.python, *launch.entry, *(launch.arguments if arguments is None else arguments), *gate]
+
+
 def is_spawned_child(process: Process) -> bool:
     """Whether a process is recognisably a child of SGLang or, before it has its title, of Python's multiprocessing."""
     if process.title.startswith("sglang::"):
         return True
     arguments = process.arguments
     return bool(arguments) and bool(_PYTHON.match(os.path.basename(arguments[0]))) and any(_SPAWNED.match(word) for word in arguments[1:8])
+
+
+def is_scheduler(process: Process) -> bool:
+    """Whether a process has the title that SGLang gives its schedulers after their imports; they hold what is on the GPUs."""
+    return process.title.startswith("sglang::scheduler")
 
 
 def is_resource_tracker(process: Process) -> bool:

@@ -4,30 +4,34 @@ With /dev/nvidia-uvm missing cuInit is 999 while nvidia-smi exits 0 (measured on
 subprocess: its result is cached for a process, and a driver that hangs must not hang the agent.
 """
 
-import json
 import os
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
 from orchestrator.agent import wire
-from orchestrator.agent.service_python import ServicePython
+from orchestrator.agent.service_python import Completed, ServicePython
 
 CUDA_SECONDS = 20.0
+SOURCE = "cuInit in the service's Python"
+UNKNOWN_HINT = "look the code up in CUDA's driver API, CUresult"
 
 _PROGRAM = """
-import ctypes, json, signal
+import signal
 signal.alarm(30)
-answer = {"status": None, "count": 0, "error": ""}
+try:
+    import ctypes
+except ImportError as error:
+    raise SystemExit(print("missing", error.name or "ctypes", flush=True))
 try:
     cuda = ctypes.CDLL("libcuda.so.1")
-    count = ctypes.c_int()
-    answer["status"] = cuda.cuInit(0)
-    if answer["status"] == 0:
-        cuda.cuDeviceGetCount(ctypes.byref(count))
-    answer["count"] = count.value
 except OSError as error:
-    answer["error"] = str(error)
-print(json.dumps(answer), flush=True)
+    raise SystemExit(print("library", error, flush=True))
+status = cuda.cuInit(0)
+print("status", status, flush=True)
+if status == 0:
+    count = ctypes.c_int()
+    print("count_status", cuda.cuDeviceGetCount(ctypes.byref(count)), flush=True)
+    print("count", count.value, flush=True)
 """
 
 _HINTS: Dict[int, str] = {
@@ -47,11 +51,21 @@ _HINTS: Dict[int, str] = {
 
 @dataclass(frozen=True)
 class CudaAnswer:
-    """`status` is cuInit's; None when there was no answer: `problem` says why."""
+    """`status` is cuInit's; None when there was no answer: `problem` says why. `count` is cuDeviceGetCount's.
+
+    `missing` names a module that this Python lacks, `library` says why libcuda can't be loaded.
+    """
 
     status: Optional[int] = None
     count: int = 0
     problem: Optional[str] = None
+    missing: Optional[str] = None
+    library: Optional[str] = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the child had to be killed, or left behind, at its deadline."""
+        return "did not answer" in (self.problem or "")
 
 
 def device_nodes() -> List[str]:
@@ -61,12 +75,21 @@ def device_nodes() -> List[str]:
 
 def initialise(python: ServicePython, seconds: float = CUDA_SECONDS) -> CudaAnswer:
     """Call cuInit and cuDeviceGetCount as the server would."""
-    done = python.run(["-c", _PROGRAM], seconds)
+    return ask(python.run, seconds)
+
+
+def ask(run: Callable[[List[str], float], Completed], seconds: float = CUDA_SECONDS) -> CudaAnswer:
+    """The same by `run`, which takes a Python's arguments and a bound."""
+    done = run(["-c", _PROGRAM], seconds)
+    said = dict(line.split(" ", 1) for line in done.output.splitlines() if " " in line)
     if done.problem is not None:
         return CudaAnswer(problem=done.problem)
+    if "missing" in said:
+        return CudaAnswer(problem=f"this Python has no module {said['missing']}", missing=said["missing"])
+    if "library" in said:
+        return CudaAnswer(problem=said["library"], library=said["library"])
     try:
-        answer = json.loads(done.output)
-        return CudaAnswer(answer["status"], answer["count"], answer["error"] or None)
+        return CudaAnswer(int(said["status"]), int(said.get("count", 0)))
     except (ValueError, KeyError):
         return CudaAnswer(problem="; ".join(done.last_errors(2)) or f"ended with status {done.status}")
 
@@ -76,21 +99,22 @@ def verdict(answer: CudaAnswer, gpus: Sequence[wire.Gpu]) -> wire.Verdict:
     if answer.status == 0:
         return _counted(answer.count, gpus)
     if answer.status is None:
-        hangs = "did not answer" in (answer.problem or "")
-        step = "look for Xid and GSP lines in the host's dmesg" if hangs else "ldconfig -p | grep libcuda, in the container"
-        return wire.Verdict("cuda", wire.Outcome.REFUSE, f"CUDA can't be asked: {answer.problem}", next_step=step)
-    hint = _HINTS.get(answer.status)
+        step = "look for Xid and GSP lines in the host's dmesg" if answer.hangs else "ldconfig -p | grep libcuda, in the container"
+        return wire.Verdict("cuda", wire.Outcome.REFUSE, f"CUDA can't be asked: {answer.problem}", next_step=step, source=SOURCE)
     return wire.Verdict(
         "cuda",
         wire.Outcome.REFUSE,
         f"cuInit gives {answer.status} in the service's Python" + (f", though nvidia-smi lists {len(gpus)} GPU(s)" if gpus else ""),
         [f"devices here: {' '.join(device_nodes()) or 'none'}"],
-        hint or "look the code up in CUDA's driver API, CUresult",
+        _HINTS.get(answer.status, UNKNOWN_HINT),
+        SOURCE,
     )
 
 
 def _counted(count: int, gpus: Sequence[wire.Gpu]) -> wire.Verdict:
     if count == 0:
-        return wire.Verdict("cuda", wire.Outcome.REFUSE, "CUDA initialises and finds no GPU", next_step="look at CUDA_VISIBLE_DEVICES")
+        return wire.Verdict(
+            "cuda", wire.Outcome.REFUSE, "CUDA initialises and finds no GPU", next_step="look at CUDA_VISIBLE_DEVICES", source=SOURCE
+        )
     detail = f"CUDA initialises and sees {count} GPU(s)"
-    return wire.Verdict("cuda", wire.Outcome.PASS, detail + (f" of {len(gpus)}" if len(gpus) != count and gpus else ""))
+    return wire.Verdict("cuda", wire.Outcome.PASS, detail + (f" of {len(gpus)}" if len(gpus) != count and gpus else ""), source=SOURCE)

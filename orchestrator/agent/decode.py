@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from orchestrator.agent import sglang, wire
-from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.clock import Deadline, steady, wait_until
 from orchestrator.agent.generation import finish_type
 from orchestrator.agent.http import Client, HttpError
 from orchestrator.agent.phases import LogFollower, parse_batch
@@ -143,7 +143,10 @@ class _Run:
         return deadline.left() > longest * 1.5
 
     def _sample(self, deadline: Deadline) -> Optional[str]:
+        gaps = len(steady.gaps())
         events = self._stream(self._prompt_words(), deadline)
+        if steady.gaps(gaps):
+            return "a sample was dropped: this place stood still meanwhile"
         try:
             sample = read_sample(events, self.policy.measure_output_tokens)
         except UnusableSample as reason:

@@ -1,16 +1,17 @@
 """What a relaunch would change besides the backend: the running server against the candidate.
 
 Arguments are compared by the names of SGLang's parser, so that a default equals the same value spelled out; the environment by
-variable. Each difference has an origin: the backend profile, this program, or *drift*, which nobody may revert in passing.
+variable. Each difference has an origin: the backend profile, a sweep, this program, or *drift*, which nobody may revert in passing.
 """
 
 import json
 import os
 from dataclasses import dataclass, field
-from typing import AbstractSet, Any, FrozenSet, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from orchestrator.agent import wire
 from orchestrator.agent.arguments import ParsedCommand, textual_name
+from orchestrator.agent.command_lines import GATE_FLAG
 from orchestrator.agent.scrub import is_secret_argument, is_secret_variable, mask_patterns
 
 SECRET = "<secret>"  # noqa: S105 - what is shown in its place
@@ -55,10 +56,11 @@ STEERING_PREFIXES = (
 OURS = frozenset({"ORCHESTRATOR_LAUNCH", "SPT_NOENV"})
 """Variables that this program adds to what it starts (runner.py)."""
 
+_GATE = textual_name(GATE_FLAG)
 PROXY_EXCEPTIONS = frozenset({"no_proxy", "NO_PROXY"})
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "0.0.0.0", "::1", "[::1]", "::", "[::]"})  # noqa: S104 - names, nothing binds
 
-ORIGINS = ("backend", "drift", "inherited", "ours")
+ORIGINS = ("backend", "sweep", "drift", "inherited", "ours")
 """The values of :attr:`wire.Difference.origin`, in the order in which differences are listed."""
 
 
@@ -78,10 +80,15 @@ class Side:
 
 @dataclass(frozen=True)
 class ProfileNames:
-    """What backend profiles set, on either side: parser's names of arguments, and variables."""
+    """What backend profiles set, on either side: parser's names of arguments, and variables.
+
+    `swept` are the arguments of the candidate's own sweep. Those of an earlier one are not here: what it has left running is somebody's
+    choice, which no other relaunch may revert in passing.
+    """
 
     arguments: FrozenSet[str] = frozenset()
     environment: FrozenSet[str] = frozenset()
+    swept: FrozenSet[str] = frozenset()
 
 
 @dataclass
@@ -97,7 +104,7 @@ class _Collector:
 
 
 def differences(old: Side, new: Side, profile: ProfileNames, own_folder: str = "") -> List[wire.Difference]:
-    """List what differs: the backend's first, then drift, then what a login left, then our own additions.
+    """List what differs: the backend's first, then the sweep's, then drift, then what a login left, then our own additions.
 
     `kind` is ``python``, ``user``, ``argument`` (`name` is the option as written) or ``environment``. `own_folder` is the
     state folder: a ``--config`` file in it is ours.
@@ -106,17 +113,17 @@ def differences(old: Side, new: Side, profile: ProfileNames, own_folder: str = "
     for kind, before, after in (("python", old.python, new.python), ("user", old.user, new.user)):
         if before is not None and after is not None:
             collector.add(kind, kind, before, after, "drift")
-    _compare_arguments(collector, old.arguments, new.arguments, profile.arguments, own_folder)
+    _compare_arguments(collector, old.arguments, new.arguments, profile, own_folder)
     _compare_environments(collector, old, new, profile.environment)
     return sorted(collector.found, key=lambda item: (ORIGINS.index(item.origin), item.kind, item.name))
 
 
-def _compare_arguments(collector: _Collector, old: ParsedCommand, new: ParsedCommand, backend: AbstractSet[str], own_folder: str) -> None:
+def _compare_arguments(collector: _Collector, old: ParsedCommand, new: ParsedCommand, profile: ProfileNames, own_folder: str) -> None:
     written = {name: option for used in (old.used, new.used) for option, name in used.items()}
     for name in sorted(set(old.values) | set(new.values)):
         before, after = old.values.get(name), new.values.get(name)
-        origin = "backend" if name in backend else "drift"
-        if name == "config" and own_folder and any(str(value).startswith(own_folder) for value in (before, after)):
+        origin = "backend" if name in profile.arguments else "sweep" if name in profile.swept else "drift"
+        if name == _GATE or (name == "config" and own_folder and any(str(value).startswith(own_folder) for value in (before, after))):
             origin = "ours"
         collector.add("argument", written.get(name, "--" + name.replace("_", "-")), before, after, origin)
 
@@ -177,8 +184,15 @@ def interpreter_identity(python: str, search_path: str = "") -> Optional[str]:
 
 
 def profile_names(new: wire.Launch, record: Optional[wire.Launch], destinations: Mapping[str, str]) -> ProfileNames:
-    """The names that the candidate's profile and the running launch's set. `destinations` maps flags to the parser's names."""
+    """The names that the candidate's profile, the running launch's and the candidate's sweep set.
+
+    `destinations` maps flags to the parser's names.
+    """
     launches = [launch for launch in (new, record) if launch is not None]
     flags = [flag for launch in launches for flag in launch.backend_flags]
     variables = [variable for launch in launches for variable in launch.backend_environment]
-    return ProfileNames(frozenset(destinations.get(flag, textual_name(flag)) for flag in flags), frozenset(variables))
+
+    def parsed(names: Sequence[str]) -> FrozenSet[str]:
+        return frozenset(destinations.get(flag, textual_name(flag)) for flag in names)
+
+    return ProfileNames(parsed(flags), frozenset(variables), parsed(new.swept_flags))

@@ -1,103 +1,50 @@
-"""Why a launch failed: from its log, exit status and memory events to one class, the lines that show it, and advice.
+"""Why a launch failed: from its log, exit status, memory events and timing to one class, the lines that show it, and advice.
 
 The texts are in :mod:`failure_signatures`. In SGLang any error in a scheduler ends as ``Received sigquit from a child
 process`` and exit -9, so the cause is the exception above it, not the last line and not the exit status.
 """
 
-import dataclasses
 import re
-from dataclasses import dataclass
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence
 
 from orchestrator.agent import wire
-from orchestrator.agent.failure_signatures import SIGNATURES, Category, Signature
-from orchestrator.agent.phases import LogLine, Phase, parse_line, split_lines
+from orchestrator.agent.failure_classes import Category, Signature, Where
+from orchestrator.agent.failure_log import CHILD_ENDED, Exceptions, FailedLog, last_lines, read_lines, read_log, unique
+from orchestrator.agent.failure_signatures import REMOVE_LOCK, SIGNATURES, SILENT_SCHEDULER
+from orchestrator.agent.oom_kills import OomKills
+from orchestrator.agent.phases import Phase
 from orchestrator.agent.sglang import Exit, exit_meaning
 
 _LONGEST_EVIDENCE = 400
 _MOST_EVIDENCE = 6
 
-
-_NOISE = re.compile(
-    r"^INFO: |^server_args=|Ignore import error when loading|[Ss]kipping tactic|\[Autotuner\]|self\.soft=True|RLIMIT_NOFILE"
-    r"|destroy_process_group\(\) was not called|^\S+:\d+: \w*Warning: |warnings\.warn|Health check failed"
-)
-"""Lines that look bad and are not: FlashInfer's autotuner tries kernels that can't run, a soft watchdog only tells."""
-
-_ERROR_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Warning|NotFound)\b(?::|$)")
 _WHO_STOPPED_IT = "find out who did it: a service manager, an operator, a session that ended; its children may still be loading"
-
-_CHAINED = re.compile(r"direct cause of the following exception|During handling of the above exception")
-_ENDS_PROCESS = re.compile(r"(?:Scheduler|\w+Manager|\w+Controller) hit an exception: Traceback|warmup error: Traceback")
-_REQUEST_FAILED = re.compile(r"Exception in ASGI application|Exception in callback")
-_CHILD_ENDED = re.compile(
-    r"Received sigquit from a child process|SIGQUIT received|Rank \d+ scheduler (?:died|is dead)"
-    r"|Subprocess .* crashed with exit code|Exit code: \d+"
+_ASKED_TO_STOP = re.compile(r"SIGTERM received|Gracefully exiting")
+_COMPILER_KILLED = re.compile(r"Killed signal terminated program|died due to signal 9")
+_COMPILING = re.compile(r"run_ninja|\(subprocess\.py:")
+_GPU_MEMORY = re.compile(
+    r"total capacity of ([\d.]+) ([GM])iB of which ([\d.]+) ([GM])iB is free.*this process has ([\d.]+) ([GM])iB memory in use", re.DOTALL
 )
-_SILENT_CHILD = re.compile(
-    r"Rank \d+ scheduler (?:died during initialization \(exit code: 1\)|is dead)|numactl|membind|set_mempolicy|libnuma"
-)
+"""PyTorch's OutOfMemoryError (c10/cuda/CUDACachingAllocator.cpp) tells what others hold by what it leaves out."""
+_FOREIGN_SHARE = 0.10
+"""Of a GPU's memory: less than this is the driver's and CUDA's own."""
 
 
-@dataclass(frozen=True)
-class Exceptions:
-    """One traceback with those it is chained to, oldest first: the last lines of each.
+class Gone:
+    """What of a launch is not there, where no exit status tells of its end: the values of `gone` in :func:`classify`."""
 
-    `ends_process`: SGLang logged it as fatal. `request`: it was one request's, and the server went on.
-    """
-
-    errors: Tuple[str, ...]
-    ends_process: bool
-    request: bool = False
-
-    @property
-    def cause(self) -> str:
-        return self.errors[-1] if self.errors else ""
-
-
-def find_exceptions(lines: Sequence[LogLine]) -> List[Exceptions]:
-    """The tracebacks of a log, each with the message that ends it (follow-on lines of a message included)."""
-    found: List[Exceptions] = []
-    chained = False
-    request = False
-    index = 0
-    while index < len(lines):
-        text = lines[index].text
-        chained = chained or bool(_CHAINED.search(text))
-        request = request or bool(_REQUEST_FAILED.search(text))
-        if "Traceback (most recent call last):" not in text:
-            index += 1
-            continue
-        index, error = _read_traceback(lines, index + 1)
-        if chained and found:
-            found[-1] = dataclasses.replace(found[-1], errors=(*found[-1].errors, error))
-        else:
-            found.append(Exceptions((error,), bool(_ENDS_PROCESS.search(text)), request))
-        chained = request = False
-    return [item for item in found if item.cause]
-
-
-def _read_traceback(lines: Sequence[LogLine], index: int) -> Tuple[int, str]:
-    while index < len(lines) and not _ERROR_LINE.match(lines[index].text):
-        if lines[index].stamp is not None or "Traceback (most recent" in lines[index].text:
-            return index, ""
-        index += 1
-    message: List[str] = []
-    while index < len(lines) and len(message) < 4:
-        line = lines[index]
-        if message and (line.stamp is not None or not line.text or line.text.startswith((" ", "Traceback"))):
-            break
-        message.append(line.text)
-        index += 1
-    return index, "\n".join(message)
+    NOTHING = ""
+    EVERYTHING = "no process of the launch was ever seen"
+    SCHEDULER = "a scheduler is gone, and the log does not say why"
 
 
 def classify(
     log_tail: Sequence[str],
     exit_status: Optional[str],
     phase: str,
-    memory_events: Optional[Mapping[str, int]] = None,
+    memory: Optional[OomKills] = None,
     version: Optional[str] = None,
+    gone: str = Gone.NOTHING,
 ) -> wire.Failure:
     """Name the failure of a launch.
 
@@ -105,112 +52,173 @@ def classify(
         log_tail: the log's last lines as they are in the file (a thousand are plenty).
         exit_status: of the main process, in any spelling of :func:`sglang.exit_number`; None while it runs or when nobody knows.
         phase: where the load stood (:class:`phases.Phase`).
-        memory_events: by how much the counters of cgroup v2's ``memory.events`` grew during the launch.
+        memory: what the memory cgroup counted during the launch.
         version: SGLang's.
+        gone: what was missed (:class:`Gone`).
     """
-    lines = [parse_line(piece) for raw in log_tail for piece in split_lines(raw)]
-    kept = [line for line in lines if not _NOISE.search(line.text)]
-    meaning = exit_meaning(version, exit_status, asked_to_stop=False)
-    exceptions = _decisive(find_exceptions(kept), meaning, kept)
+    log = read_log(log_tail)
+    asked_to_stop = bool(log.matching(_ASKED_TO_STOP))
+    meaning = exit_meaning(version, exit_status, asked_to_stop)
+    exceptions = _decisive(log, meaning)
     failure = (
-        _by_memory_events(memory_events, meaning, kept)
+        _by_memory_events(memory, meaning, exceptions, log)
         or _by_interruption(meaning, phase)
-        or _by_signature(exceptions, kept)
-        or _by_exception(exceptions, kept)
-        or _by_exit(meaning, kept, phase)
+        or _by_foreign_memory(exceptions)
+        or _by_signature(exceptions, log, phase)
+        or _by_exception(exceptions, log)
+        or _by_exit(meaning, log, phase, memory, version, gone)
     )
-    return wire.Failure(
-        failure.category, failure.summary, [_clip(item) for item in failure.evidence][:_MOST_EVIDENCE], failure.advice, exit_status
-    )
+    evidence = [_clip(item) for item in unique(failure.evidence)][:_MOST_EVIDENCE]
+    return wire.Failure(failure.category, failure.summary, evidence, failure.advice, exit_status, failure.retry)
 
 
-def _decisive(found: List[Exceptions], meaning: str, lines: Sequence[LogLine]) -> List[Exceptions]:
+def _decisive(log: FailedLog, meaning: str) -> List[Exceptions]:
     """Those that ended a process, in order; else the last one, unless a signal ended the server and no child failed."""
-    fatal = [item for item in found if item.ends_process]
+    fatal = [item for item in log.exceptions if item.ends_process]
     if fatal:
         return fatal
-    if meaning in (Exit.KILLED, Exit.CLEAN) and not _matching(lines, _CHILD_ENDED):
+    if meaning in (Exit.KILLED, Exit.CLEAN) and not log.matching(CHILD_ENDED):
         return []
-    return [item for item in found if not item.request][-1:]
+    return [item for item in log.exceptions if not item.request][-1:]
 
 
-def _by_memory_events(events: Optional[Mapping[str, int]], meaning: str, lines: Sequence[LogLine]) -> Optional[wire.Failure]:
-    kills = (events or {}).get("oom_kill", 0)
-    if not kills or (meaning != Exit.KILLED and not _matching(lines, _CHILD_ENDED)):
+def _by_memory_events(memory: Optional[OomKills], meaning: str, exceptions: Sequence[Exceptions], log: FailedLog) -> Optional[wire.Failure]:
+    """The OOM killer, where what it killed is what failed: a process without a word, or a compiler."""
+    if memory is None or not memory.kills:
         return None
-    evidence = [f"memory.events: oom_kill grew by {kills}", *_matching(lines, _CHILD_ENDED)]
+    statuses = log.child_statuses()
+    killed = -9 in statuses if statuses else meaning == Exit.KILLED and not log.matching(CHILD_ENDED)
+    compiler = any(_COMPILER_KILLED.search(text) for item in exceptions for text in (*item.errors, *item.details))
+    if not compiler and (exceptions or not killed):
+        return None
+    evidence = [f"{memory.source}: oom_kill grew by {memory.kills}", *log.matching(CHILD_ENDED)]
     advice = "the container's main memory does not suffice: raise its limit, or lower what the load needs (weights are read through it)"
-    return wire.Failure(Category.KILLED, "the kernel's OOM killer ended it", evidence, advice)
+    return wire.Failure(Category.HOST_OOM_KILL, "the kernel's OOM killer ended it", evidence, advice)
 
 
 def _by_interruption(meaning: str, phase: str) -> Optional[wire.Failure]:
     if meaning != Exit.INTERRUPTED:
         return None
-    return wire.Failure(Category.INTERRUPTED, f"it was ended by a signal (phase {phase})", [], _WHO_STOPPED_IT)
+    return wire.Failure(Category.INTERRUPTED, f"it was ended by a signal (phase {phase})", [], _WHO_STOPPED_IT, retry=True)
 
 
-def _by_signature(exceptions: Sequence[Exceptions], lines: Sequence[LogLine]) -> Optional[wire.Failure]:
-    for signature in SIGNATURES:
-        for item in exceptions:
-            if any(signature.pattern.search(error) for error in item.errors):
-                return _from_signature(
-                    signature, _unique([*item.cause.splitlines(), *_other_errors(item, signature), *_matching(lines, _CHILD_ENDED)])
-                )
-        if signature.anywhere:
-            matching = _matching(lines, signature.pattern)
-            if matching:
-                causes = [line for item in exceptions for line in item.cause.splitlines()]
-                return _from_signature(signature, _unique([*matching, *causes]))
+def _by_foreign_memory(exceptions: Sequence[Exceptions]) -> Optional[wire.Failure]:
+    for item in exceptions:
+        match = next((found for found in map(_GPU_MEMORY.search, item.errors) if found is not None), None)
+        if match is None:
+            continue
+        total, free, own = (float(match.group(index)) / (1 if match.group(index + 1) == "G" else 1024) for index in (1, 3, 5))
+        foreign = total - free - own
+        if foreign > total * _FOREIGN_SHARE:
+            summary = f"other processes hold {foreign:.1f} of {total:.1f} GiB of a GPU, and the rest does not suffice"
+            advice = "see who holds it on the host: `nvidia-smi`; a server of before may not have released it yet"
+            return wire.Failure(Category.GPU_OCCUPIED, summary, item.cause.splitlines(), advice, retry=True)
     return None
 
 
-def _other_errors(item: Exceptions, signature: Signature) -> List[str]:
-    """The chained error that matched, when it is not the last of its chain."""
-    return [
-        error.splitlines()[0] for error in item.errors[:-1] if signature.pattern.search(error) and not signature.pattern.search(item.cause)
-    ]
+def _by_signature(exceptions: Sequence[Exceptions], log: FailedLog, phase: str) -> Optional[wire.Failure]:
+    for signature in SIGNATURES:
+        evidence = _evidence_of(signature, exceptions, log, phase)
+        if evidence:
+            context = [] if signature.context is None else log.matching(signature.context, most=1)
+            return _from_signature(signature, [*evidence, *context])
+    return None
+
+
+def _evidence_of(signature: Signature, exceptions: Sequence[Exceptions], log: FailedLog, phase: str) -> List[str]:
+    """The lines that show it; none where the signature does not fit."""
+    if signature.where == Where.HANG_DUMP:
+        compiles = any(_COMPILING.search(line) for line in log.dump)
+        return [] if compiles else [line.strip() for line in log.dump if signature.pattern.search(line)]
+    for item in exceptions:
+        if signature.where == Where.WARM_UP and not item.warm_up:
+            continue
+        if signature.stages and (item.stage or phase) not in signature.stages:
+            continue
+        shown = _matching_errors(signature, item)
+        if shown:
+            return [*shown, *log.matching(CHILD_ENDED)]
+    if signature.where != Where.LINE or (signature.stages and phase not in signature.stages):
+        return []
+    matching = log.matching(signature.pattern)
+    return [*matching, *(line for item in exceptions for line in item.cause.splitlines())] if matching else []
+
+
+def _matching_errors(signature: Signature, item: Exceptions) -> List[str]:
+    """The cause of a chain in which an error matches, with that error or line of details when the cause itself does not."""
+    cause = item.cause.splitlines()
+    if signature.pattern.search(item.cause):
+        return cause
+    others = [error.splitlines()[0] for error in item.errors[:-1] if signature.pattern.search(error)]
+    others += [line.strip() for line in item.details if signature.pattern.search(line)]
+    return [*cause, *others[:3]] if others else []
 
 
 def _from_signature(signature: Signature, evidence: List[str]) -> wire.Failure:
-    return wire.Failure(signature.category, signature.summary, evidence, signature.advice)
+    return wire.Failure(signature.category, signature.summary, evidence, signature.advice, retry=signature.retry)
 
 
-def _by_exception(exceptions: Sequence[Exceptions], lines: Sequence[LogLine]) -> Optional[wire.Failure]:
+def _by_exception(exceptions: Sequence[Exceptions], log: FailedLog) -> Optional[wire.Failure]:
     if not exceptions:
         return None
     cause = exceptions[0].cause.splitlines()
-    child = _matching(lines, _CHILD_ENDED)
+    child = log.matching(CHILD_ENDED)
     advice = "the traceback in the server's log shows where"
     if exceptions[0].ends_process or child:
-        return wire.Failure(Category.SCHEDULER_DIED, f"a scheduler failed: {_clip(cause[0])}", _unique([*cause, *child]), advice)
-    return wire.Failure(Category.ERROR, f"it ended with an exception: {_clip(cause[0])}", cause, advice)
+        return wire.Failure(Category.SCHEDULER_DIED, f"a scheduler failed: {_clip(cause[0])}", [*cause, *child], advice)
+    return wire.Failure(Category.UNKNOWN, f"it ended with an exception: {_clip(cause[0])}", cause, advice)
 
 
-def _by_exit(meaning: str, lines: Sequence[LogLine], phase: str) -> wire.Failure:
-    if meaning == Exit.CLEAN:
-        evidence = _matching(lines, re.compile(r"SIGTERM received|Shutting down"))
-        return wire.Failure(Category.INTERRUPTED, f"it was asked to stop, and did (phase {phase})", evidence, _WHO_STOPPED_IT)
-    child = _matching(lines, _CHILD_ENDED)
-    silent = _matching(lines, _SILENT_CHILD)
+def _by_exit(meaning: str, log: FailedLog, phase: str, memory: Optional[OomKills], version: Optional[str], gone: str) -> wire.Failure:
+    """Where the log holds no cause: by how it and its children ended."""
+    child = log.matching(CHILD_ENDED)
+    asked = log.matching(_ASKED_TO_STOP)
+    if meaning == Exit.CLEAN and not asked and phase == Phase.IMPORTS:
+        summary = "it ended by itself and with status 0, before it had loaded anything"
+        return wire.Failure(Category.UNKNOWN, summary, log.last(), "is `python:` in the service really a Python?")
+    # Without the version, a SIGKILL after the drain may be the server's own hand.
+    if meaning == Exit.CLEAN or (meaning == Exit.KILLED and asked and version is None and not child):
+        return wire.Failure(Category.INTERRUPTED, f"it was asked to stop, and did (phase {phase})", asked, _WHO_STOPPED_IT, retry=True)
+    silent = _evidence_of(SILENT_SCHEDULER, [], log, phase)
     if silent:
-        advice = "numactl can't bind in this container's cpuset: set SGLANG_AUTO_NUMA_BIND=0, or widen cpuset.mems"
-        return wire.Failure(
-            Category.NUMA_BINDING, "a scheduler ended without a word, as it does when memory can't be bound to a NUMA node", silent, advice
-        )
+        return _from_signature(SILENT_SCHEDULER, silent)
     if child:
-        return wire.Failure(
-            Category.SCHEDULER_DIED, "one of its processes ended, and the log does not say why", child, "look at the kernel log of the host"
-        )
+        return _by_child(child, log.child_statuses())
     if meaning == Exit.KILLED:
-        advice = "look for the OOM killer: `dmesg | grep -i oom` on the host; otherwise somebody killed it"
-        return wire.Failure(Category.KILLED, "it was killed (SIGKILL), and the log does not say why", _last(lines), advice)
+        return _killed(log, memory)
     if meaning == Exit.BIND_FAILED:
-        return wire.Failure(Category.PORT_IN_USE, "it could not bind its port", _last(lines), "see who holds it: `ss -ltnp`")
+        return wire.Failure(Category.PORT_IN_USE, "it could not bind its port", log.last(), "see who holds it: `ss -ltnp`")
     if meaning == Exit.REFUSED_ARGUMENTS:
+        return wire.Failure(Category.ARGUMENT_REFUSED, "SGLang's parser refused the command line", log.last(), "read the log's last lines")
+    if gone == Gone.SCHEDULER:
+        return wire.Failure(Category.SCHEDULER_DIED, gone, log.last(), "look at the kernel log of the host (`dmesg`)", retry=True)
+    summary = gone or f"it ended in phase {phase}, and the log does not say why"
+    return wire.Failure(Category.UNKNOWN, summary, log.last(), "read the server's log")
+
+
+def _by_child(evidence: List[str], statuses: Sequence[int]) -> wire.Failure:
+    crash = next((-status for status in statuses if status in (-4, -6, -8, -11)), None)
+    if crash is not None:
+        names = {4: "SIGILL", 6: "SIGABRT", 8: "SIGFPE", 11: "SIGSEGV"}
+        summary = f"one of its processes crashed in native code ({names[crash]})"
+        advice = "look for Xid lines and segfaults in the kernel log of the host; the log's last lines may name the library"
+        return wire.Failure(Category.SCHEDULER_DIED, summary, evidence, advice)
+    summary = "one of its processes ended, and the log does not say why"
+    return wire.Failure(Category.SCHEDULER_DIED, summary, evidence, "look at the kernel log of the host")
+
+
+def _killed(log: FailedLog, memory: Optional[OomKills]) -> wire.Failure:
+    """SIGKILL without a word: by somebody, or by an OOM killer whose count nobody could read."""
+    if memory is not None and memory.kills == 0:
+        evidence = [f"{memory.source}: oom_kill did not grow", *log.last()]
         return wire.Failure(
-            Category.ARGUMENT_REFUSED, "SGLang's parser refused the command line", _last(lines), "read the log's last lines"
+            Category.KILLED, "somebody killed it (SIGKILL), and not the kernel's OOM killer", evidence, _WHO_STOPPED_IT, retry=True
         )
-    return wire.Failure(Category.UNKNOWN, f"it ended in phase {phase}, and the log does not say why", _last(lines), "read the server's log")
+    machine = memory.machine if memory is not None else None
+    counted = [f"/proc/vmstat: oom_kill grew by {machine} on this machine, its other containers included"] if machine else []
+    advice = "look for the OOM killer: `dmesg | grep -i oom` on the host; otherwise somebody killed it"
+    summary = "it was killed (SIGKILL), and the log does not say why"
+    return wire.Failure(Category.KILLED, summary, [*counted, *log.last()], advice, retry=True)
 
 
 _STALL_HINTS: Mapping[str, str] = {
@@ -221,29 +229,34 @@ _STALL_HINTS: Mapping[str, str] = {
     Phase.WARM_UP: "the first forward may hang: see where with `py-spy dump --pid PID` on the scheduler",
 }
 
+_COMPILING_PHASES = frozenset({Phase.AUTOTUNE, Phase.GRAPH_CAPTURE, Phase.WARM_UP})
+
 
 def out_of_time(
-    category: str, limit: str, seconds: float, phase: str, detail: str, last_sign: str, log_tail: Sequence[str]
+    category: str,
+    limit: str,
+    seconds: float,
+    phase: str,
+    detail: str,
+    last_sign: str,
+    log_tail: Sequence[str],
+    locks: Sequence[str] = (),
 ) -> wire.Failure:
-    """A load that was given up: `category` is STALLED or TIMED_OUT, `limit` the name of the deadline that ran out."""
-    lines = [parse_line(piece) for raw in log_tail for piece in split_lines(raw)]
+    """A load that was given up: `category` is STALLED or TIMED_OUT, `limit` the name of the deadline that ran out.
+
+    `locks`: of JIT caches, held by somebody else or left behind (:func:`jit_locks.foreign_locks`); a load that stands still
+    beside one waits for it. One that ran out of the whole time in a phase that compiles may succeed when it is tried again,
+    since what was compiled is kept.
+    """
     where = f"{phase} ({detail})" if detail else phase
     summary = f"{limit} of {seconds:g} s ran out in phase {where}; last sign of life: {last_sign}"
-    return wire.Failure(
-        category, summary, [_clip(text) for text in _last(lines)], _STALL_HINTS.get(phase, "see where with `py-spy dump --pid PID`")
-    )
-
-
-def _matching(lines: Sequence[LogLine], pattern: "re.Pattern[str]") -> List[str]:
-    return _unique([line.text for line in lines if pattern.search(line.text)])[:3]
-
-
-def _last(lines: Sequence[LogLine], count: int = 3) -> List[str]:
-    return [line.text for line in lines if line.text.strip() and not line.text.startswith("server_args=")][-count:]
-
-
-def _unique(texts: Sequence[str]) -> List[str]:
-    return list(dict.fromkeys(text for text in texts if text.strip()))
+    last = [_clip(text) for text in last_lines(read_lines(log_tail))]
+    if locks and category == Category.STALLED:
+        return wire.Failure(
+            Category.JIT_LOCK, f"{summary}; it waits for a lock in the cache of compiled kernels", [*locks, *last], REMOVE_LOCK
+        )
+    retry = category == Category.TIMED_OUT and phase in _COMPILING_PHASES
+    return wire.Failure(category, summary, last, _STALL_HINTS.get(phase, "see where with `py-spy dump --pid PID`"), retry=retry)
 
 
 def _clip(text: str) -> str:

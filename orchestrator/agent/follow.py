@@ -1,5 +1,6 @@
 """Reading what a supervisor wrote: follow an order, read logs, collect what an order left."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import AbstractSet, Any, Callable, Dict, List, Optional
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.history import RESULT, UNTOUCHED, is_only_staged
 from orchestrator.agent.journal import JOURNAL, PROGRESS, Tail, order_status, read_journal
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.scrub import Scrubber, launch_scrubber
@@ -16,10 +18,11 @@ from orchestrator.agent.wire import State
 Emit = Callable[[str, Any], None]
 
 _POLL = 0.05
+_RESTARTED_WITHIN = 5.0
 _ENDED_EVERY = 1.0
 """Seconds between two looks at whether a launch whose log is followed has ended: each reads all of /proc."""
 _BEGUN_SECONDS = 30.0
-"""A launch that has said nothing and has no process after this long was never started."""
+"""A launch that has said nothing and has no process for this long was never started."""
 _CHUNK = 1024 * 1024
 _COLLECT_LIMIT = 512 * 1024
 """Bytes of the head and of the tail of a file that `collect` brings back."""
@@ -36,13 +39,23 @@ def follow(reference: wire.OrderReference, emit: Emit) -> wire.OrderResult:
     if not (path / "order.json").exists():
         raise AgentRefusal("refused", f"there is no order {reference.order_id} of {reference.service} in {folder.orders}")
     reader = _Reader(path, reference.after)
+    held = Deadline(_restart_seconds())
     while True:
         status = order_status(folder, reference.order_id)
         reader.read(emit)
-        if status is not None and not status.live and status.state != "INTERRUPTED(SUBMITTED)":
+        if status is None or status.live:
+            held = Deadline(_restart_seconds())
+        elif status.state != "INTERRUPTED(SUBMITTED)" and (held.passed or not status.state.startswith("INTERRUPTED")):
             emit(wire.EventKind.COLLECTED, collect(folder, reference.order_id))
             return _ended(path, status)
         time.sleep(_POLL)
+
+
+def _restart_seconds() -> float:
+    """How long nobody may hold an order before it counts as cut off: systemd starts a supervisor that was killed again."""
+    from orchestrator.agent import systemd
+
+    return _RESTARTED_WITHIN if systemd.is_available() else 0.0
 
 
 class _Reader:
@@ -73,10 +86,10 @@ class _Reader:
 
 
 _EXIT_CODES = {State.DONE: 0, State.REFUSED: 3, State.RESTORED: 6}
-_UNTOUCHED = frozenset({State.CHECKED, State.LOCKED, State.BASELINE})
 _CUT_OFF = {
     State.DRAINING: "the old server was being stopped",
     State.STOPPING: "the old server was being stopped",
+    State.ACTIVATING: "a server had been started and may come up unwatched",
     State.LOADING: "a server had been started and may come up unwatched",
     State.ANSWERING: "a server had been started and may come up unwatched",
     State.VERIFIED: "the new server served",
@@ -87,20 +100,27 @@ _CUT_OFF = {
 def _ended(path: Path, status: wire.OrderStatus) -> wire.OrderResult:
     """The result that was kept; where there is none (a full disk, a killed supervisor), what the journal alone tells."""
     result = read_record(wire.OrderResult, path / "result.json")
-    return _told_by_journal(status, read_journal(path / JOURNAL)) if result is None else result
+    return told_by_journal(status.order_id, read_journal(path / JOURNAL), status.state) if result is None else result
 
 
-def _told_by_journal(status: wire.OrderStatus, entries: List[wire.StateEntry]) -> wire.OrderResult:
+def told_by_journal(order_id: str, entries: List[wire.StateEntry], state: str = "") -> wire.OrderResult:
+    """The result of an order that left none. `state` is how its state reads (``INTERRUPTED(...)``) where it has not ended."""
     last = entries[-1]
+    if RESULT in last.data:
+        with contextlib.suppress(wire.WireError):
+            return wire.from_json(wire.OrderResult, last.data[RESULT])
     if last.state in State.FINAL:
         service = str(last.data.get("service", "unchanged" if last.state == State.REFUSED else "unknown"))
-        return wire.OrderResult(status.order_id, last.state, _EXIT_CODES.get(last.state, 7), last.reason, service, next_step="fab status")
-    if last.state in _UNTOUCHED:
+        return wire.OrderResult(order_id, last.state, _EXIT_CODES.get(last.state, 7), last.reason, service, next_step="fab status")
+    if last.state in UNTOUCHED:
         summary = "the program that carried out this order is gone; it had not touched anything"
-        return wire.OrderResult(status.order_id, status.state, 3, summary, "unchanged", next_step="fab status")
-    summary = "the program that carried out this order is gone and left no result"
+        return wire.OrderResult(order_id, state or last.state, 3, summary, "unchanged", next_step="fab status")
+    if is_only_staged(entries):
+        summary = "the program that carried out this order is gone; the old server was left alone, and a launch beside it may be left"
+        return wire.OrderResult(order_id, state or last.state, 5, summary, "unchanged", next_step="fab resume")
+    summary = "the program that carried out this order is gone; its journal says how to go on"
     service = f"unknown; when it was cut off, {_CUT_OFF.get(last.state, 'nothing served')}"
-    return wire.OrderResult(status.order_id, status.state, 7, summary, service, next_step="fab status")
+    return wire.OrderResult(order_id, state or last.state, 7, summary, service, next_step="fab resume")
 
 
 def logs(request: wire.LogRequest, emit: Emit) -> wire.LogEnd:
@@ -148,6 +168,7 @@ class _Log:
         self._folder = folder
         self._launch_id = launch_id
         self._scrubber = _scrubber(folder, launch_id)
+        self._begun_by = Deadline(_BEGUN_SECONDS)
         self._offset = 0
 
     def last_lines(self, count: int, emit: Emit, *, whole: bool) -> None:
@@ -193,8 +214,7 @@ class _Log:
         launch = self._folder.read_launch(self._launch_id)
         if launch is None:
             return True
-        age = time.time() - self.path.parent.stat().st_mtime
-        started = self.exit_status() or self.path.stat().st_size > 0 or age > _BEGUN_SECONDS
+        started = self.exit_status() or self.path.stat().st_size > 0 or self._begun_by.passed
         return bool(started) and not runner_of(self._folder, launch).members()
 
     def _read(self, emit: Emit, *, whole: bool) -> bool:
@@ -230,7 +250,7 @@ def collect(folder: StateFolder, order_id: str) -> wire.Collected:
     """What an order left on the box for the operator's run folder: journal, progress and server logs, scrubbed."""
     path = folder.order_folder(order_id)
     order = read_record(wire.Order, path / "order.json")
-    launch_id = order.new.launch_id if order is not None and order.new is not None else None
+    launch_id = order.launch_id if order is not None else None
     sources: Dict[str, Path] = {JOURNAL: path / JOURNAL, PROGRESS: path / PROGRESS, "supervisor.log": path / "supervisor.log"}
     if launch_id is not None:
         sources["server.log"] = folder.launch_folder(launch_id) / "server.log"
@@ -244,6 +264,7 @@ def collect(folder: StateFolder, order_id: str) -> wire.Collected:
         text = _head_and_tail(source)
         if text is None:
             continue
+        text = text.partition("\0")[0] if name == JOURNAL else text  # reserved room, of an order that was cut off
         files[name] = scrubber.text(text)
         if source.stat().st_size > 2 * _COLLECT_LIMIT:
             truncated.append(name)

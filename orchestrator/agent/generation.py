@@ -1,4 +1,4 @@
-"""One short generation over /generate, and whether what came back is one."""
+"""Short greedy generations, and whether what came back is one."""
 
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
@@ -34,8 +34,35 @@ def generate(client: Client, prompt: Dict[str, Any], tokens: int, timeout: float
     return read_generation(client.post_json("/generate", body, timeout), tokens)
 
 
-def read_generation(answer: Any, tokens: int) -> Generation:
-    """Check an answer of /generate.
+def complete(client: Client, prompt: str, tokens: int, timeout: float) -> Generation:
+    """Continue a text greedily for at most `tokens` tokens; what a model writes past its own end says nothing of it.
+
+    Raises:
+        HttpError: no good answer.
+        BadGeneration: an answer that is no generation.
+    """
+    body = {"text": prompt, "sampling_params": {"temperature": 0, "max_new_tokens": tokens}}
+    return read_generation(client.post_json("/generate", body, timeout), tokens, may_end=True)
+
+
+def chat(client: Client, prompt: str, tokens: int, timeout: float) -> str:
+    """The greedy answer to a user's message, a model's reasoning before it; through its chat template.
+
+    Raises:
+        HttpError: no good answer.
+        BadGeneration: an answer that is no chat completion.
+    """
+    body = {"model": "default", "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": tokens}
+    answer = client.post_json("/v1/chat/completions", body, timeout)
+    try:
+        message = answer["choices"][0]["message"]
+        return "\n".join(str(message[name]) for name in ("reasoning_content", "content") if message.get(name))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise BadGeneration("the answer holds no chat message") from None
+
+
+def read_generation(answer: Any, tokens: int, *, may_end: bool = False) -> Generation:
+    """Check an answer of /generate. With `may_end` the model may have ended before `tokens` tokens.
 
     Raises:
         BadGeneration: see :func:`generate`.
@@ -44,15 +71,15 @@ def read_generation(answer: Any, tokens: int) -> Generation:
     if not isinstance(meta, dict):
         raise BadGeneration("the answer holds no meta_info")
     reason = finish_type(meta)
-    if reason != "length":
+    if reason != "length" and not (may_end and reason == "stop"):
         raise BadGeneration(f"it ended by {reason!r}, not by its length")
-    if meta.get("completion_tokens") != tokens:
+    if meta.get("completion_tokens") != tokens and reason == "length":
         raise BadGeneration(f"{meta.get('completion_tokens')} tokens came back, {tokens} were asked for")
     ids = answer.get("output_ids")
     return Generation(
         text=str(answer.get("text", "")),
         prompt_tokens=int(meta.get("prompt_tokens", 0)),
-        completion_tokens=tokens,
+        completion_tokens=int(meta.get("completion_tokens") or 0),
         cached_tokens=int(meta.get("cached_tokens") or 0),
         token_ids=[item for item in ids if isinstance(item, int)] if isinstance(ids, list) else [],
     )

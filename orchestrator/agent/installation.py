@@ -16,12 +16,23 @@ VERSION_SECONDS = 10.0
 
 _DISTRIBUTION = re.compile(r"sglang-([^-]+)\.(?:dist|egg)-info$")
 _VERSION = re.compile(r"^__version__\s*=\s*(?:version\s*=\s*)?['\"]([^'\"]+)['\"]", re.MULTILINE)
-_PROGRAM = "import importlib.metadata; print(importlib.metadata.version('sglang'))"
+UNKNOWN_VERSION = "unknown"
+"""Of an SGLang that is there and does not say which it is: a checkout on PYTHONPATH that was never installed, for one."""
+
+_PROGRAM = f"""
+import importlib.metadata, importlib.util
+try:
+    print(importlib.metadata.version("sglang"))
+except importlib.metadata.PackageNotFoundError:
+    if importlib.util.find_spec("sglang") is None:
+        raise
+    print({UNKNOWN_VERSION!r})
+"""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """`version` None: there is no SGLang, or it can't be told; `problem` then says why. `source` is a path or a command."""
+    """`version` None: there is no SGLang, or whether there is can't be told; `problem` then says why. `source` is a path or a command."""
 
     version: Optional[str]
     source: str
@@ -45,11 +56,11 @@ def find_sglang(python: ServicePython) -> Installation:
     for folder in python.environment.get("PYTHONPATH", "").split(":"):
         if folder and os.path.isdir(os.path.join(folder, "sglang")):
             return _in_folder(folder) or _ask(python)
-    found = [installation for folder in _site_folders(interpreter) for installation in [_in_folder(folder)] if installation]
+    found = [installation for folder in site_folders(interpreter) for installation in [_in_folder(folder)] if installation]
     return found[0] if len({installation.version for installation in found}) == 1 else _ask(python)
 
 
-def _site_folders(interpreter: str) -> Iterator[str]:
+def site_folders(interpreter: str) -> Iterator[str]:
     """The site-packages of a virtual environment; nothing for other interpreters, whose search path is not plain to see."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))
     library = os.path.join(home, "lib")

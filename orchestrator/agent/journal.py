@@ -1,23 +1,29 @@
 """An order's journal: one synced JSON line a state; and its progress file, which is not synced.
 
 The journal is what everybody believes: it is written before a step whose effect can't be taken back, and a reader drops a
-torn last line. Who holds the service's lock is alive; an order whose last state is not final and which nobody holds was
+torn last line. Its room on the disk is reserved before anything is touched, as zeros behind its last line, so that a disk that fills up
+can't silence it. Who holds the service's lock is alive; an order whose last state is not final and which nobody holds was
 interrupted there.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, TextIO
+from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
-from orchestrator.agent.state_folder import StateFolder, read_record, sync_folder
+from orchestrator.agent.history import is_touched, times_resumed
+from orchestrator.agent.private_files import sync_folder
+from orchestrator.agent.state_folder import StateFolder, read_record
 
 JOURNAL = "journal.jsonl"
 PROGRESS = "progress.jsonl"
+RESERVED = 512 * 1024
+"""Bytes kept free behind the journal's last line: some twenty states, each with its argument vector and verdicts."""
 
 Scrub = Callable[[Any], Any]
 """Takes secret values out of anything JSON can hold."""
@@ -28,25 +34,46 @@ class Journal:
 
     def __init__(self, folder: Path, scrub: Scrub = lambda value: value) -> None:
         self._scrub = scrub
-        self._journal = _open_append(folder / JOURNAL)
+        self._journal, self._end = _open_whole(folder / JOURNAL)
         self._progress = _open_append(folder / PROGRESS)
         sync_folder(folder)
         self._sequence = len(read_journal(folder / JOURNAL))
         self._state = ""
         self._state_began = time.monotonic()
 
+    def reserve(self) -> None:
+        """Take the room that the rest of the journal may need.
+
+        Raises:
+            OSError: there is not enough (ENOSPC, EDQUOT).
+        """
+        os.posix_fallocate(self._journal, 0, self._end + RESERVED)
+        os.fsync(self._journal)
+
     def state(self, state: str, reason: str, data: Optional[Dict[str, Any]] = None) -> wire.StateEntry:
         """Append one state and return when it is on the disk."""
-        self._sequence += 1
         entry = wire.StateEntry(
-            self._sequence, state, time.time(), time.monotonic(), self._scrub(reason), self._scrub(wire.to_json(data or {}))
+            self._sequence + 1, state, time.time(), time.monotonic(), self._scrub(reason), self._scrub(wire.to_json(data or {}))
         )
-        self._journal.write(json.dumps(wire.to_json(entry)) + "\n")
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
+        line = (json.dumps(wire.to_json(entry)) + "\n").encode()
+        self._append(line)
+        self._sequence += 1
         self._state = state
         self._state_began = time.monotonic()
         return entry
+
+    def _append(self, line: bytes) -> None:
+        written = 0
+        try:
+            while written < len(line):
+                written += os.pwrite(self._journal, line[written:], self._end + written)
+            os.fsync(self._journal)
+        except OSError:
+            # Only beyond the reserved room can it come to this; a later, shorter line must not end in the rest of this one.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._journal, self._end)
+            raise
+        self._end += len(line)
 
     def progress(self, phase: str, detail: str = "") -> None:
         """Append one line on what goes on inside the present state; losing it costs nothing, so errors are swallowed."""
@@ -59,7 +86,10 @@ class Journal:
             return
 
     def close(self) -> None:
-        self._journal.close()
+        """Give back what was reserved and not needed."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._journal, self._end)
+        os.close(self._journal)
         self._progress.close()
 
     def __enter__(self) -> "Journal":
@@ -69,12 +99,27 @@ class Journal:
         self.close()
 
 
+def _open_whole(path: Path) -> Tuple[int, int]:
+    """Open for writing behind the last whole line, and where that is. A torn line is wiped first; what was reserved stays reserved."""
+    descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    text = path.read_bytes()
+    end = len(whole_lines(text))
+    torn = len(text[end:].rstrip(b"\0"))
+    if torn:
+        os.pwrite(descriptor, bytes(torn), end)
+    return descriptor, end
+
+
+def whole_lines(text: bytes) -> bytes:
+    """What of a growing file is certain: its whole lines, up to the zeros of reserved room."""
+    written = text.partition(b"\0")[0]
+    return written[: written.rfind(b"\n") + 1]
+
+
 def _open_append(path: Path) -> TextIO:
     """Open for appending whole lines: a torn last line, left by a crash, is cut off first."""
     descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    text = path.read_bytes()
-    if not text.endswith(b"\n"):
-        os.ftruncate(descriptor, text.rfind(b"\n") + 1)
+    os.ftruncate(descriptor, len(whole_lines(path.read_bytes())))
     return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
@@ -92,8 +137,8 @@ class Tail:
                 text = stream.read()
         except OSError:
             return []
-        whole, newline, _ = text.rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
+        whole = whole_lines(text)
+        self._offset += len(whole)
         return [value for line in whole.splitlines() for value in _parse(line)]
 
 
@@ -128,7 +173,7 @@ class ServiceLock:
         A reader's probe holds the lock for a moment, so a refusal counts only when it lasts for `seconds`.
         """
         descriptor = os.open(str(self._path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not wait_until(lambda: _try_lock(descriptor, fcntl.LOCK_EX), Deadline(seconds)):
+        if not wait_until(lambda: try_lock(descriptor, fcntl.LOCK_EX), Deadline(seconds)):
             os.close(descriptor)
             return False
         os.ftruncate(descriptor, 0)
@@ -149,14 +194,15 @@ def lock_holder(folder: StateFolder) -> Optional[str]:
     except OSError:
         return None
     try:
-        if _try_lock(descriptor, fcntl.LOCK_SH):
+        if try_lock(descriptor, fcntl.LOCK_SH):
             return None
         return os.read(descriptor, 200).decode("utf-8", "replace").strip() or "unknown"
     finally:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int, kind: int) -> bool:
+def try_lock(descriptor: int, kind: int) -> bool:
+    """Take a kernel's lock (fcntl.LOCK_SH, fcntl.LOCK_EX) if nobody stands against it now."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -173,13 +219,35 @@ def order_status(folder: StateFolder, order_id: Optional[str] = None) -> Optiona
     if chosen is None:
         return None
     order = read_record(wire.Order, folder.order_folder(chosen) / "order.json")
-    if order is None:
-        return None
     # Before the journal: an order that ends between the two looks would seem to have been cut off in its last state but one.
     live = holder == chosen
     entries = read_journal(folder.order_folder(chosen) / JOURNAL)
+    if order is None and not entries:
+        return None
     state = entries[-1].state if entries else "SUBMITTED"
     if state not in wire.State.FINAL and not live:
         state = f"INTERRUPTED({state})"
-    since = entries[-1].time if entries else 0.0
-    return wire.OrderStatus(chosen, order.kind, state, live, since, order.operator, order.reason)
+    return wire.OrderStatus(
+        order_id=chosen,
+        kind="order" if order is None else order.kind,
+        state=state,
+        live=live,
+        since=entries[-1].time if entries else 0.0,
+        operator="somebody" if order is None else order.operator,
+        reason="its order.json can't be read" if order is None else order.reason,
+        service=folder.path.name,
+        began=entries[0].time if entries else 0.0,
+        resumed=times_resumed(entries),
+        touched=is_touched(entries),
+    )
+
+
+def orders_at_work(root: str) -> List[wire.OrderStatus]:
+    """The orders of all services of a state root that a living supervisor holds."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
+    found = [(folder, lock_holder(folder)) for folder in (StateFolder(root, name) for name in names)]
+    statuses = [order_status(folder, holder) for folder, holder in found if holder is not None]
+    return [status for status in statuses if status is not None and status.live]

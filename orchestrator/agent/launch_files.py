@@ -9,9 +9,11 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from orchestrator.agent import wire
 from orchestrator.agent.command import run_bounded
+from orchestrator.agent.command_lines import command_of
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.processes import MARKER
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.state_folder import StateFolder, write_private
+from orchestrator.agent.state_folder import StateFolder
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOOPBACK = ("127.0.0.1", "localhost", "0.0.0.0")  # noqa: S104 - a name in no_proxy, nothing is bound
@@ -91,15 +93,27 @@ def prepare(folder: StateFolder, launch: wire.Launch) -> LaunchFiles:
     environment = server_environment(launch, account)
     refuse_uncarried(environment)
     folder_path = folder.write_launch(launch)
-    files = LaunchFiles(launch, folder_path, [launch.python, *launch.entry, *launch.arguments], environment, account)
+    files = LaunchFiles(launch, folder_path, command_of(launch), environment, account)
     if launch.secrets:
-        files = LaunchFiles(launch, folder_path, [launch.python, *launch.entry, *_hide_secrets(files)], environment, account)
+        files = LaunchFiles(launch, folder_path, command_of(launch, _hide_secrets(files)), environment, account)
     write_private(files.environment_file, environment_text(environment))
     for path in (files.log, files.exit):
         os.close(os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
     if account.switch:
         os.chown(files.exit, account.user_id, account.group_id)  # its unit records how it ended as this user
     return files
+
+
+def started_files(folder: StateFolder, launch: wire.Launch) -> LaunchFiles:
+    """What :func:`prepare` made of a launch that was started, from its record, to start it again: without a gate.
+
+    Raises:
+        AgentRefusal: its user does not exist any more.
+    """
+    account = find_account(launch.user)
+    path = folder.launch_folder(launch.launch_id)
+    arguments = [*split_config(launch.arguments)[1], "--config", str(path / "config.yaml")] if launch.secrets else launch.arguments
+    return LaunchFiles(launch, path, [launch.python, *launch.entry, *arguments], server_environment(launch, account), account)
 
 
 def find_account(user: Optional[str]) -> Account:
@@ -115,7 +129,7 @@ def find_account(user: Optional[str]) -> Account:
     if entry is None:
         raise AgentRefusal("refused", f"there is no user {user} in this place", next_step="set user: in the service to one that exists")
     if entry.pw_uid != own and own != 0:
-        raise AgentRefusal("rights", f"only root can start a server as {entry.pw_name}", next_step="set become: sudo -n for this place")
+        raise AgentRefusal("rights", f"only root can start a server as {entry.pw_name}", next_step="set become: sudo for this place")
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, switch=entry.pw_uid != own)
 
 
@@ -129,7 +143,7 @@ def _find_entry(user: Optional[str]) -> Optional[pwd.struct_passwd]:
 
 
 def server_environment(launch: wire.Launch, account: Account) -> Dict[str, str]:
-    """The whole environment of a server: defaults, the launch's own, and what this program adds."""
+    """The whole environment of a server: defaults, the launch's own, and what this program adds. A copy's own is whole already."""
     environment = {
         "PATH": ":".join([os.path.dirname(launch.python), SYSTEM_PATH]) if launch.python.startswith("/") else SYSTEM_PATH,
         "HOME": account.home,
@@ -137,7 +151,7 @@ def server_environment(launch: wire.Launch, account: Account) -> Dict[str, str]:
         "LOGNAME": account.name,
         "LANG": "C.UTF-8",
     }
-    environment.update(launch.environment)
+    environment = {**({} if launch.conditions is not None else environment), **launch.environment}
     # SGLang's own warm-up goes through http_proxy otherwise, and a proxy's answer ends the server.
     loopback = without_proxy([environment.get("no_proxy", ""), environment.get("NO_PROXY", "")], launch.host)
     environment.update({"no_proxy": loopback, "NO_PROXY": loopback})
@@ -158,10 +172,20 @@ def without_proxy(given: List[str], host: str) -> str:
 def refuse_uncarried(environment: Dict[str, str]) -> None:
     """Refuse what systemd would drop from an EnvironmentFile in silence (basic/env-util.c, v252)."""
     for name, value in environment.items():
-        if not name.isidentifier() or not name.isascii():
-            raise AgentRefusal("refused", f"{name!r} is no name for an environment variable")
-        if any((ord(letter) < 32 and letter not in "\t\n") or letter == "\x7f" for letter in value):
-            raise AgentRefusal("refused", f"the value of {name} holds a control character, which no EnvironmentFile carries")
+        problem = uncarried(name, value)
+        if problem is not None:
+            raise AgentRefusal("refused", problem)
+
+
+def uncarried(name: str, value: str) -> Optional[str]:
+    """Why an EnvironmentFile can't carry a variable; None where it can."""
+    if not name.isidentifier() or not name.isascii():
+        return f"{name!r} is no name for an environment variable"
+    if any((ord(letter) < 32 and letter not in "\t\n") or letter == "\x7f" for letter in value):
+        return f"the value of {name} holds a control character, which no EnvironmentFile carries"
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        return f"the value of {name} is no UTF-8 text, which no EnvironmentFile carries"
+    return None
 
 
 def environment_text(environment: Dict[str, str]) -> str:

@@ -8,12 +8,11 @@ protocol's number, ``+`` when more of it follows or a space when not, and a piec
 import importlib
 import json
 import os
-import signal
 import sys
 import threading
 from typing import Any, Dict, NamedTuple, NoReturn, Optional
 
-from orchestrator.agent import wire
+from orchestrator.agent import wire_base
 from orchestrator.agent.refusal import AgentRefusal
 
 
@@ -27,17 +26,34 @@ class Verb(NamedTuple):
     module: str
     function: str
     request: str
-    """The name of the request's type in :mod:`wire`."""
+    """The name of the request's type in `types`."""
     ends_with_reader: bool = True
+    keeps_code: bool = False
+    """The archive that is sent stays on the box and carries on with everything, so it is sent whole."""
+    types: str = "wire"
+    """The module of the request's and the answer's types: those of a host are not made for a question about a service."""
 
 
 VERBS: Dict[str, Verb] = {
     "ping": Verb("main", "ping", "PingRequest"),
     "survey": Verb("survey", "survey", "SurveyRequest"),
+    "signs": Verb("kernel_probes", "signs", "SignsRequest"),
     "preflight": Verb("preflight", "preflight", "PreflightRequest"),
-    "submit": Verb("supervisor", "submit", "Order", ends_with_reader=False),
+    "submit": Verb("supervisor", "submit", "Order", ends_with_reader=False, keeps_code=True),
+    "resume": Verb("supervisor", "resume", "OrderReference", ends_with_reader=False),
+    "cancel": Verb("supervisor", "cancel", "Cancel", ends_with_reader=False),
+    "lock": Verb("locks", "lock", "LockRequest", ends_with_reader=False),
     "follow": Verb("follow", "follow", "OrderReference"),
     "logs": Verb("follow", "logs", "LogRequest"),
+    "boot": Verb("boot_unit", "boot", "BootRequest", ends_with_reader=False, types="wire_launches"),
+    "launches": Verb("known_launches", "launches", "LaunchesRequest", types="wire_launches"),
+    "adopt": Verb("adopt", "adopt", "AdoptRequest", ends_with_reader=False, types="wire_launches"),
+    "tune": Verb("tuning", "tune", "TuneRequest", ends_with_reader=False, types="wire_host"),
+    "persist": Verb("tuning", "tune", "TuneRequest", ends_with_reader=False, keeps_code=True, types="wire_host"),
+    "measure": Verb("measure", "measure", "MeasureRequest", types="wire_measure"),
+    "budget": Verb("budget", "budget", "BudgetRequest", types="wire_budget"),
+    "profile": Verb("profile", "profile", "ProfileRequest", types="wire_budget"),
+    "doctor": Verb("doctor", "doctor", "DoctorRequest", types="wire_host"),
 }
 
 DISK_FULL = (28, 122)
@@ -55,12 +71,12 @@ class Output:
 
     def __init__(self, descriptor: int, token: str) -> None:
         self._descriptor = descriptor
-        self._prefix = f"{token}{wire.PROTOCOL}".encode()
+        self._prefix = f"{token}{wire_base.PROTOCOL}".encode()
         self._lock = threading.Lock()
 
     def emit(self, kind: str, data: Any) -> None:
         """Send one event at once. A reader who has gone is no error: :func:`watch_reader` decides what that means."""
-        text = json.dumps({"kind": kind, "data": wire.to_json(data)}, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps({"kind": kind, "data": wire_base.to_json(data)}, ensure_ascii=False, separators=(",", ":"))
         rest = text.encode("utf-8", "replace")  # undecodable file names hold lone surrogates
         room = LINE - len(self._prefix) - 2
         with self._lock:
@@ -85,9 +101,9 @@ def run(token: str, request: bytes, channel_in: int, channel_out: int) -> NoRetu
         require_pidfd()
         if verb.ends_with_reader:
             watch_reader(channel_in)
-        output.emit(wire.EventKind.RESULT, resolve(verb)(body, output.emit))
+        output.emit(wire_base.EventKind.RESULT, resolve(verb)(body, output.emit))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it travels as data
-        output.emit(wire.EventKind.ERROR, describe(error))
+        output.emit(wire_base.EventKind.ERROR, describe(error))
         os._exit(1)
     os._exit(0)
 
@@ -99,13 +115,14 @@ def parse_request(request: bytes) -> "tuple[Verb, Any]":
         AgentRefusal: ``request``: another protocol, an unknown verb or a body that does not fit.
     """
     try:
-        asked = wire.from_json(wire.Request, json.loads(request.decode("utf-8")))
-        if asked.protocol != wire.PROTOCOL:
-            raise wire.WireError(f"protocol {asked.protocol} was asked for, this agent speaks {wire.PROTOCOL}")
+        asked = wire_base.from_json(wire_base.Request, json.loads(request.decode("utf-8")))
+        if asked.protocol != wire_base.PROTOCOL:
+            raise wire_base.WireError(f"protocol {asked.protocol} was asked for, this agent speaks {wire_base.PROTOCOL}")
         if asked.verb not in VERBS:
-            raise wire.WireError(f"no verb {asked.verb!r}; there are {', '.join(VERBS)}")
+            raise wire_base.WireError(f"no verb {asked.verb!r}; there are {', '.join(VERBS)}")
         verb = VERBS[asked.verb]
-        return verb, wire.from_json(getattr(wire, verb.request), asked.body)
+        types = importlib.import_module("orchestrator.agent." + verb.types)
+        return verb, wire_base.from_json(getattr(types, verb.request), asked.body)
     except ValueError as error:
         raise AgentRefusal("request", f"the request can't be understood: {error}") from None
 
@@ -137,6 +154,8 @@ def require_pidfd() -> None:
 
 def watch_reader(channel_in: int) -> None:
     """End this process, with all children that it did not detach, as soon as the operator's end closes the channel."""
+    import signal  # makes enumerations of all signals: not for verbs that run to their end
+
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
 
@@ -148,29 +167,29 @@ def watch_reader(channel_in: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def describe(error: BaseException) -> wire.AgentFailure:
+def describe(error: BaseException) -> wire_base.AgentFailure:
     """What the operator is told about an exception."""
     if isinstance(error, AgentRefusal):
         return error.failure
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         where = error.filename or "a file system"
-        return wire.AgentFailure("disk_full", f"{where}: {error.strerror}", next_step="df -h; df -i")
+        return wire_base.AgentFailure("disk_full", f"{where}: {error.strerror}", next_step="df -h; df -i")
     if isinstance(error, OSError) and error.errno in READ_ONLY and error.filename:
         step = "findmnt; dmesg says why a disk went read-only"
-        return wire.AgentFailure("rights", f"{error.filename}: {error.strerror}", next_step=step)
+        return wire_base.AgentFailure("rights", f"{error.filename}: {error.strerror}", next_step=step)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("orchestrator"):
         message = f"python3 {sys.version.split()[0]} lacks the module {error.name} (a minimal build)"
-        return wire.AgentFailure("python", message, next_step="apt install python3")
+        return wire_base.AgentFailure("python", message, next_step="apt install python3")
     import traceback
 
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
-    return wire.AgentFailure("traceback", f"{type(error).__name__}: {error}", lines[-60:])
+    return wire_base.AgentFailure("traceback", f"{type(error).__name__}: {error}", lines[-60:])
 
 
-def ping(request: wire.PingRequest, emit: Any) -> wire.PlaceFacts:
+def ping(request: wire_base.PingRequest, emit: Any) -> wire_base.PlaceFacts:
     """Who and where the agent is."""
     uname = os.uname()
-    return wire.PlaceFacts(
+    return wire_base.PlaceFacts(
         python=sys.version.split()[0],
         kernel=uname.release,
         host_name=uname.nodename,

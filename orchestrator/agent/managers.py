@@ -12,6 +12,12 @@ from orchestrator.agent.wire import Manager, ManagerKind
 UNIT_PREFIX = "orchestrator-"
 """Every unit of ours starts so: ``orchestrator-SERVICE-LAUNCH_ID.service``."""
 
+
+def boot_unit_name(service: str) -> str:
+    """The persistent unit that brings a service's server back, whichever launch that is."""
+    return f"{UNIT_PREFIX}{service}.service"
+
+
 _CONTAINER_ENGINES = (
     (re.compile(r"/(?:docker/|docker-)[0-9a-f]{12,}"), "docker"),
     (re.compile(r"/(?:libpod-|libpod_parent)"), "podman"),

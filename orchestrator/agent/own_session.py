@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 from orchestrator.agent.command import run_bounded
+from orchestrator.agent.conditions import OUR_LIMITS, OUR_UMASK
 from orchestrator.agent.launch_files import LOG_LIMIT, LaunchFiles
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.procfs import start_time
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.state_folder import write_private
 
 _SECONDS = 30.0
-_LIMITS: Dict[str, Optional[int]] = {"NOFILE": 1048576, "MEMLOCK": None}
 
 
 def start_launch(files: LaunchFiles, program: Sequence[str]) -> None:
@@ -32,10 +32,12 @@ def start_launch(files: LaunchFiles, program: Sequence[str]) -> None:
 
 def waiter_order(files: LaunchFiles) -> Dict[str, Any]:
     """What the waiter is told over its standard input, where nobody else can read it."""
-    account = None
-    if files.account.switch:
+    conditions = files.launch.conditions
+    account: Optional[Dict[str, Any]] = None
+    if files.account.switch or (conditions is not None and files.account.user_id == 0):
         groups = os.getgrouplist(files.account.name, files.account.group_id)
         account = {"user": files.account.user_id, "group": files.account.group_id, "groups": groups}
+        account.update({} if conditions is None else {"group": conditions.group, "groups": conditions.groups})
     return {
         "argv": files.argv,
         "environment": files.environment,
@@ -43,7 +45,8 @@ def waiter_order(files: LaunchFiles) -> Dict[str, Any]:
         "log": str(files.log),
         "log_limit": LOG_LIMIT,
         "exit": str(files.exit),
-        "limits": _LIMITS,
+        "limits": OUR_LIMITS if conditions is None else conditions.limits,
+        "umask": OUR_UMASK if conditions is None else conditions.umask,
         "account": account,
     }
 

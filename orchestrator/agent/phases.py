@@ -49,6 +49,11 @@ def split_lines(text: str) -> List[str]:
     return lines
 
 
+_MOST_AT_ONCE = 1 << 20
+_MOST_BEHIND = 1 << 24
+"""Bytes. Who reads a log that is written in a loop to its end never comes to anything else; beyond this the middle is left out."""
+
+
 class LogFollower:
     """Reads what is appended to a log file, through rotation (by renaming or by truncation) and before it exists."""
 
@@ -98,15 +103,20 @@ class LogFollower:
     def _read_open_file(self) -> bytes:
         if self._descriptor is None:
             return b""
-        if os.fstat(self._descriptor).st_size < self._offset:
+        size = os.fstat(self._descriptor).st_size
+        if size < self._offset:
             self._offset = 0
         pieces: List[bytes] = []
-        while True:
+        if size - self._offset > _MOST_BEHIND:
+            self._offset = size - _MOST_AT_ONCE
+            pieces.append(b"\n")
+        while sum(map(len, pieces)) < _MOST_AT_ONCE:
             piece = os.pread(self._descriptor, 1 << 18, self._offset)
             if not piece:
-                return b"".join(pieces)
+                break
             pieces.append(piece)
             self._offset += len(piece)
+        return b"".join(pieces)
 
     def _open(self) -> bool:
         try:
@@ -131,6 +141,8 @@ class Phase:
 
     IMPORTS = "imports"
     DISTRIBUTED = "distributed"
+    GATE = "gate"
+    """A staged server says that it waits to be activated, which proves nothing: one that could not bind its gate's port says so too."""
     WEIGHTS = "weights"
     KV_CACHE = "kv_cache"
     AUTOTUNE = "autotune"
@@ -140,12 +152,19 @@ class Phase:
     """The log says so, which proves nothing: a server that failed to bind its port says it too."""
 
 
+FACT_PREFIX = "phase."
+"""Of the names of the facts that tell how long each phase of a load took."""
+BEYOND_GATE = frozenset({Phase.WEIGHTS, Phase.KV_CACHE, Phase.AUTOTUNE, Phase.GRAPH_CAPTURE, Phase.WARM_UP, Phase.READY})
+"""The phases that a server comes to only when it was activated, or has no gate."""
+
+
 _STARTS: Tuple[Tuple[str, "re.Pattern[str]"], ...] = (
     (Phase.DISTRIBUTED, re.compile(r"Init (?:torch distributed|parallel) begin\.")),
-    (Phase.WEIGHTS, re.compile(r"Load weight begin\.")),
+    (Phase.GATE, re.compile(r"Gated launch waiting for activation")),
+    (Phase.WEIGHTS, re.compile(r"Gated launch activated|Load weight begin\.|^(?:Loading|Multi-thread loading)[^:]*shards[^:]*: +\d+%")),
     (Phase.KV_CACHE, re.compile(r"Using KV cache dtype:|(?:KV|Mamba) Cache is allocated|KV Cache VA upper bound")),
     (Phase.AUTOTUNE, re.compile(r"Running FlashInfer autotune")),
-    (Phase.GRAPH_CAPTURE, re.compile(r"Capture .*graph begin", re.IGNORECASE)),
+    (Phase.GRAPH_CAPTURE, re.compile(r"Capture .*graph begin|^(?:Capturing|Compiling) (?:num tokens|batches)", re.IGNORECASE)),
     (Phase.WARM_UP, re.compile(r"Application startup complete|Uvicorn running on")),
     (Phase.READY, re.compile(r"The server is fired up and ready to roll!")),
 )
@@ -186,6 +205,11 @@ class PhaseTracker:
 
     def __post_init__(self) -> None:
         self.history.append((self.phase, self.started))
+
+    @property
+    def entered(self) -> float:
+        """When the current phase began."""
+        return self.history[-1][1]
 
     def feed(self, line: LogLine, now: float) -> bool:
         """Take one line in; whether phase or detail changed."""

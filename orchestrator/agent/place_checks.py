@@ -2,9 +2,10 @@
 
 import os
 import re
-from typing import Any, List, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 from orchestrator.agent import procfs
+from orchestrator.agent.host_memory import size
 from orchestrator.agent.launch_files import find_account
 from orchestrator.agent.processes import Server
 from orchestrator.agent.refusal import AgentRefusal
@@ -15,8 +16,6 @@ STATE_FOLDER_BYTES = 512 << 20
 STATE_FOLDER_FILES = 1000
 SHARED_MEMORY_BYTES = 256 << 20
 """NCCL and SGLang's ranks share buffers there; a full /dev/shm ends them with SIGBUS."""
-MEMORY_BYTES = 2 << 30
-"""What a server's processes take before any weight is loaded."""
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?$")
 
@@ -65,14 +64,14 @@ def check_state_folder(path: str) -> Verdict:
     """Whether the state folder can be written and has room."""
     parent = _existing_parent(path)
     if not os.access(parent, os.W_OK | os.X_OK):
-        step = "set `become: sudo -n` for this place, or another `state_root:`"
+        step = "set `become: sudo` for this place, or another `state_root:`"
         return Verdict("state_folder", Outcome.REFUSE, f"{parent} can't be written", next_step=step)
     room = os.statvfs(parent)
     free, files = room.f_bavail * room.f_frsize, room.f_favail
     if free < STATE_FOLDER_BYTES or (room.f_files and files < STATE_FOLDER_FILES):
-        detail = f"{_size(free)} and {files} files are free under {path}; {_size(STATE_FOLDER_BYTES)} and {STATE_FOLDER_FILES} are needed"
+        detail = f"{size(free)} and {files} files are free under {path}; {size(STATE_FOLDER_BYTES)} and {STATE_FOLDER_FILES} are needed"
         return Verdict("state_folder", Outcome.REFUSE, detail, next_step=f"df -h {parent}; df -i {parent}")
-    return Verdict("state_folder", Outcome.PASS, f"{_size(free)} are free under {path}")
+    return Verdict("state_folder", Outcome.PASS, f"{size(free)} are free under {path}")
 
 
 def check_shared_memory(path: str = "/dev/shm") -> Verdict:  # noqa: S108 - the mount itself, no file in it
@@ -83,34 +82,11 @@ def check_shared_memory(path: str = "/dev/shm") -> Verdict:  # noqa: S108 - the 
         return Verdict("shared_memory", Outcome.REFUSE, f"{path}: {error.strerror}", next_step=f"mount -t tmpfs tmpfs {path}")
     free = room.f_bavail * room.f_frsize
     if free < SHARED_MEMORY_BYTES:
-        return Verdict("shared_memory", Outcome.WARN, f"only {_size(free)} are free in {path}", next_step=f"ls -l {path}")
-    return Verdict("shared_memory", Outcome.PASS, f"{_size(free)} are free in {path}")
-
-
-def check_memory(old: Optional[Server]) -> Verdict:
-    """Whether there is memory for a server's processes, what the old one will give back not counted."""
-    available = _available_memory()
-    if available is None:
-        return Verdict("memory", Outcome.UNKNOWN, "/proc/meminfo has no MemAvailable")
-    if available < MEMORY_BYTES and old is None:
-        return Verdict("memory", Outcome.WARN, f"only {_size(available)} of memory are available", next_step="free -h")
-    return Verdict("memory", Outcome.PASS, f"{_size(available)} of memory are available")
-
-
-def _available_memory() -> Optional[int]:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as stream:
-            lines: List[str] = [line for line in stream if line.startswith("MemAvailable:")]
-    except OSError:
-        return None
-    return int(lines[0].split()[1]) * 1024 if lines else None
+        return Verdict("shared_memory", Outcome.WARN, f"only {size(free)} are free in {path}", next_step=f"ls -l {path}")
+    return Verdict("shared_memory", Outcome.PASS, f"{size(free)} are free in {path}")
 
 
 def _existing_parent(path: str) -> str:
     while not os.path.exists(path) and path not in ("", "/"):
         path = os.path.dirname(path)
     return path or "."
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"

@@ -5,24 +5,37 @@ another order at work on the service, and rights without which nothing can be pr
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from orchestrator.agent import arguments, cuda, place_checks, wire
+from orchestrator.agent import (
+    arguments,
+    checkpoint,
+    copies,
+    cuda,
+    kernel_probes,
+    launch_rules,
+    memory_checks,
+    place_checks,
+    way_back,
+    wire,
+)
 from orchestrator.agent.arguments import ParsedCommand, ParserAnswer
 from orchestrator.agent.differences import Side, differences, interpreter_identity, profile_names
 from orchestrator.agent.installation import find_interpreter, find_sglang
 from orchestrator.agent.journal import order_status
+from orchestrator.agent.kernel_probes import Probed
 from orchestrator.agent.launch_files import Account, find_account, server_environment
+from orchestrator.agent.locks import refuse_when_held
 from orchestrator.agent.managers import is_script
 from orchestrator.agent.processes import Server, find_server, read_environment, read_process
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.requirements import check, check_expected, check_parallel_size, merged_modules
+from orchestrator.agent.requirements import check, check_expected, check_parallel_size, merged_modules, node_count
 from orchestrator.agent.service_python import ServicePython
 from orchestrator.agent.state_folder import StateFolder
-from orchestrator.agent.supervisor import refuse_when_held
 from orchestrator.agent.survey import address_of, describe, scrubber_of, sglang_verdict, user_name
-from orchestrator.agent.wire import Outcome, Verdict
+from orchestrator.agent.verdict_sources import sourced, without_repetitions
+from orchestrator.agent.wire import Outcome, Probe, Verdict
 from orchestrator.agent.wire_words import managed
 
 if TYPE_CHECKING:
@@ -31,6 +44,8 @@ if TYPE_CHECKING:
 
 NEVER_FORCED = frozenset({"rights", "manager", "lock", "user", "python", "multi_node"})
 """Checks whose refusal no operator can override: the job would fail, or do what was never tried."""
+
+_STANDALONE = Probe(launch_rules.STANDALONE_CUTEDSL, required=False)
 
 Emit = Callable[[str, Any], None]
 
@@ -64,6 +79,10 @@ class _Measured:
     parser: ParserAnswer
     reading: "GpuReading"
     cuda: Optional[cuda.CudaAnswer]
+    obstacle: Optional[str] = None
+    """What the old server's own Python has against starting it again, empty for nothing; None where that is the candidate's Python."""
+    probed: Sequence[Probed] = ()
+    use: memory_checks.GpuUse = field(default_factory=memory_checks.GpuUse)
 
     @property
     def gpus(self) -> List[wire.Gpu]:
@@ -76,9 +95,9 @@ def preflight(request: wire.PreflightRequest, emit: Emit) -> wire.PreflightRepor
     Raises:
         AgentRefusal: ``locked``: a living supervisor works on this service; ``rights``: the server's processes may not be read.
     """
-    launch = request.launch
-    folder = StateFolder(request.state_root, launch.service)
+    folder = StateFolder(request.state_root, request.launch.service)
     refuse_when_held(folder)
+    launch = _candidate(request, folder)
     server = find_server(launch.port)
     old = _read_old(server, folder, launch)
     account = _account(launch.user)
@@ -91,20 +110,47 @@ def preflight(request: wire.PreflightRequest, emit: Emit) -> wire.PreflightRepor
         *_server_verdicts(server, folder),
         *_python_verdicts(new.python, parser),
         *_argument_verdicts(parser, new_command),
-        *_rollback_verdicts(parser, old),
+        *_rollback_verdicts(parser, old, measured.obstacle),
         *_gpu_verdicts(measured, new, values, request.expected_gpus),
-        *(verdict for needed in request.requirements for verdict in check(needed, measured.gpus, values, parser.modules)),
+        *kernel_probes.verdicts([answer for answer in measured.probed if answer.probe != _STANDALONE], launch.python),
+        *(verdict for needed in request.requirements for verdict in _requirement_verdicts(needed, measured, values)),
+        *_model_verdicts(measured, new, old, values),
         *_place_verdicts(launch, folder, old, values),
     ]
     report = wire.PreflightReport(
-        verdicts=_without_repetitions(verdicts),
+        verdicts=sourced(without_repetitions(verdicts), launch),
         differences=[] if old is None or old_command is None else _compare(old, old_command, new, new_command, parser, str(folder.path)),
         server=None if server is None else describe(server, folder),
         sglang_version=parser.sglang_version or find_sglang(new.python).version,
         load=_load(old),
+        staging=_staging(request, folder, old, new, values, measured),
     )
     scrubber = scrubber_of(server, folder, launch, *([old.launch] if old is not None else []))
     return wire.from_json(wire.PreflightReport, scrubber.data(wire.to_json(report)))
+
+
+def _staging(
+    request: wire.PreflightRequest, folder: StateFolder, old: Optional[_Old], new: _New, values: Mapping[str, Any], measured: _Measured
+) -> Optional[wire.StagingPlan]:
+    """How the candidate will take the place of the server that serves now."""
+    from orchestrator.agent import staging_plan
+
+    if request.policy is None or old is None or not old.server.listening:
+        return None
+    candidate = staging_plan.Candidate(new.launch, new.account, new.environment, values)
+    found = staging_plan.plan(candidate, folder, request.policy, measured.reading, sequential=request.sequential)
+    return replace(found, verdicts=sourced(found.verdicts, new.launch))
+
+
+def _candidate(request: wire.PreflightRequest, folder: StateFolder) -> wire.Launch:
+    """What is to be started; of a launch on the box its own record, secrets included."""
+    if request.copy_of is None:
+        return request.launch
+    launch = copies.copy_of(folder, request.copy_of, request.launch.launch_id)
+    if launch is None:
+        what = f"there is no record of a launch {request.copy_of} in {folder.launches}"
+        raise AgentRefusal("refused", what, next_step="fab rollback --list")
+    return launch
 
 
 def _account(user: Optional[str]) -> Account:
@@ -126,23 +172,34 @@ def _read_old(server: Optional[Server], folder: StateFolder, new: wire.Launch) -
 
 
 def _measure(new: _New, old: Optional[_Old], needed: Sequence[wire.Requirements], emit: Emit) -> _Measured:
-    """Ask the parser (5 to 10 s of imports), the GPUs and CUDA at the same time."""
+    """Ask the parser (5 to 10 s of imports), the source of the kernels, the GPUs and CUDA at the same time."""
     from concurrent.futures import ThreadPoolExecutor
 
     launches = [new.launch, *([old.launch] if old is not None else [])]
     records = [new.launch, *([old.record] if old is not None and old.record is not None else [])]
     commands = [arguments.launch_arguments(launch) for launch in launches]
-    flags = [flag for launch in records for flag in launch.backend_flags]
+    flags = [flag for launch in records for flag in (*launch.backend_flags, *launch.swept_flags)]
     began = time.monotonic()
     detail = "SGLang's own parser is asked about the arguments, which takes its imports"
     emit(wire.EventKind.PROGRESS, wire.Progress("PREFLIGHT", "checking", 0.0, detail))
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         parsing = pool.submit(arguments.parse_commands, new.python, commands, flags=flags, modules=merged_modules(needed))
+        back = pool.submit(_obstacle, old, new)
         hardware = pool.submit(_ask_hardware, new.python)
+        probing = pool.submit(kernel_probes.ask, new.python, [_STANDALONE, *kernel_probes.merged(needed)])
         reading, answer = hardware.result()
-        parser = parsing.result()
+        use = memory_checks.read_use(_members(old)) if reading.gpus else memory_checks.GpuUse()
+        parser, obstacle, probed = parsing.result(), back.result(), probing.result()
     emit(wire.EventKind.PROGRESS, wire.Progress("PREFLIGHT", "checked", round(time.monotonic() - began, 3)))
-    return _Measured(parser, reading, answer)
+    return _Measured(parser, reading, answer, obstacle, probed, use)
+
+
+def _obstacle(old: Optional[_Old], new: _New) -> Optional[str]:
+    """What keeps the old server from being started again, if its own Python has to be asked for that."""
+    launch = None if old is None else old.record or old.launch
+    if launch is None or not way_back.has_its_own(launch, new.launch):
+        return None
+    return way_back.obstacle(launch) or ""
 
 
 def _ask_hardware(python: ServicePython) -> Tuple["GpuReading", Optional[cuda.CudaAnswer]]:
@@ -202,7 +259,8 @@ def _python_verdicts(python: ServicePython, parser: ParserAnswer) -> List[Verdic
 def _argument_verdicts(parser: ParserAnswer, new: ParsedCommand) -> List[Verdict]:
     if parser.problem is not None:
         detail = f"SGLang's parser could not be asked, so arguments are compared as text: {parser.problem}"
-        return [Verdict("arguments", Outcome.UNKNOWN, detail, parser.evidence), *_multi_node(new)]
+        step = "the lines above say why; once it answers, the arguments are compared as SGLang reads them"
+        return [Verdict("arguments", Outcome.UNKNOWN, detail, parser.evidence, step), *_multi_node(new)]
     asked = parser.commands[0]
     if not asked.accepted:
         step = "correct the service's or the backend's arguments; the installed version is " + (parser.sglang_version or "unknown")
@@ -213,8 +271,8 @@ def _argument_verdicts(parser: ParserAnswer, new: ParsedCommand) -> List[Verdict
 
 
 def _multi_node(new: ParsedCommand) -> List[Verdict]:
-    count = str(new.values.get("nnodes") or 1)
-    if not count.isdigit() or int(count) <= 1:
+    count = node_count(new.values)
+    if count <= 1:
         return []
     step = "take --nnodes out of the service; servers over several nodes are not supported yet"
     return [Verdict("multi_node", Outcome.REFUSE, f"--nnodes is {count}", next_step=step)]
@@ -227,7 +285,27 @@ def _gpu_verdicts(measured: _Measured, new: _New, values: Mapping[str, Any], exp
         return [cuda.verdict(measured.cuda, measured.gpus), *counted]
     problem = measured.reading.problem
     listed = f"{problem}, and there is no" if problem else f"nvidia-smi lists {len(measured.gpus)} GPU(s) without any"
-    return [Verdict("cuda", Outcome.UNKNOWN, f"not asked: {listed} /dev/nvidia* device", list(measured.reading.said)), *counted]
+    detail = f"not asked: {listed} /dev/nvidia* device"
+    return [Verdict("cuda", Outcome.UNKNOWN, detail, list(measured.reading.said), "ls -l /dev/nvidia*, here and on the host"), *counted]
+
+
+def _members(old: Optional[_Old]) -> List[int]:
+    """The processes that will be gone when the new server starts."""
+    return [] if old is None else [member.pid for member in old.server.members]
+
+
+def _requirement_verdicts(needed: wire.Requirements, measured: _Measured, values: Mapping[str, Any]) -> List[Verdict]:
+    own = [answer for answer in measured.probed if answer.probe in needed.probes]
+    return check(needed, measured.gpus, values, measured.parser.modules, own)
+
+
+def _model_verdicts(measured: _Measured, new: _New, old: Optional[_Old], values: Mapping[str, Any]) -> List[Verdict]:
+    """Which kernels the arguments mean for this checkpoint on these GPUs, and whether it will fit."""
+    found = checkpoint.read(values, new.launch.directory)
+    standalone = kernel_probes.is_there(measured.probed, _STANDALONE)
+    asked = launch_rules.question(values, measured.gpus, found, measured.parser.sglang_version, standalone)
+    fits = memory_checks.check_gpu_memory(measured.gpus, measured.use, values, new.environment, found, replaces=old is not None)
+    return [*launch_rules.check(asked), *([fits] if fits is not None else [])]
 
 
 def _place_verdicts(launch: wire.Launch, folder: StateFolder, old: Optional[_Old], values: Mapping[str, Any]) -> List[Verdict]:
@@ -237,22 +315,33 @@ def _place_verdicts(launch: wire.Launch, folder: StateFolder, old: Optional[_Old
         place_checks.check_port(launch.port, server),
         place_checks.check_state_folder(str(folder.path)),
         place_checks.check_shared_memory(),
-        place_checks.check_memory(server),
+        memory_checks.check_host_memory(values, _members(old)),
     ]
 
 
-def _rollback_verdicts(parser: ParserAnswer, old: Optional[_Old]) -> List[Verdict]:
+def _rollback_verdicts(parser: ParserAnswer, old: Optional[_Old], obstacle: Optional[str]) -> List[Verdict]:
     """Whether there is a way back: SGLang may have been replaced under the running server."""
+    if obstacle:
+        step = "mend it, or accept with --force that there is no way back"
+        return [Verdict("rollback", Outcome.REFUSE, f"none: the running server could not be started again: {obstacle}", next_step=step)]
+    if old is not None and parser.problem is not None:
+        detail = f"none is promised: nobody could try the running server's arguments ({parser.problem})"
+        step = "fab preflight, once SGLang's parser answers"
+        return [Verdict("rollback", Outcome.WARN, detail, next_step=step)] if obstacle is None else []
+    if obstacle is not None:
+        return []
     refused = len(parser.commands) > 1 and not parser.commands[1].accepted
     if refused:
-        detail = f"the installed SGLang refuses the running server's own arguments, so a rollback would fail: {parser.commands[1].message}"
+        detail = f"none: the installed SGLang refuses the running server's own arguments: {parser.commands[1].message}"
         step = "install the version that the running server was started with, or accept that there is no way back"
         return [Verdict("rollback", Outcome.REFUSE, detail, next_step=step)]
     running = _running_version(old)
     if running is None or parser.sglang_version is None or running == parser.sglang_version:
         return []
     detail = f"the running server is SGLang {running}; what starts next, on a rollback too, is {parser.sglang_version}"
-    return [Verdict("rollback", Outcome.WARN, detail)]
+    return [
+        Verdict("rollback", Outcome.WARN, detail, next_step="nothing if it was replaced on purpose: both servers are then of that version")
+    ]
 
 
 def _running_version(old: Optional[_Old]) -> Optional[str]:
@@ -298,12 +387,3 @@ def _compare(
     python = interpreter_identity(new.launch.python, new.environment["PATH"])
     after = Side(new_command, new.environment, python, user_name(new.account.user_id))
     return differences(before, after, profile_names(new.launch, old.record, parser.destinations), own_folder)
-
-
-def _without_repetitions(verdicts: List[Verdict]) -> List[Verdict]:
-    """Several profiles may ask for the same; each answer is shown once."""
-    kept: List[Verdict] = []
-    for verdict in verdicts:
-        if verdict not in kept:
-            kept.append(replace(verdict, evidence=[line for line in verdict.evidence if line]))
-    return kept

@@ -9,10 +9,10 @@ to that server by session, output file or unit.
 import os
 import pwd
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from orchestrator.agent import managers, procfs, wire
-from orchestrator.agent.command_lines import DEFAULT_PORT, argument_value, is_spawned_child, named_port, server_arguments
+from orchestrator.agent.command_lines import DEFAULT_PORT, argument_value, gate_port, is_spawned_child, named_port, server_arguments
 from orchestrator.agent.held import HeldProcesses
 from orchestrator.agent.procfs import Listener, Process, Table, listening_pids, read_environment, read_process, scan
 from orchestrator.agent.refusal import AgentRefusal
@@ -57,6 +57,39 @@ class Ties:
     launch_id: Optional[str] = None
 
 
+def ties_to_json(ties: Ties) -> Dict[str, Any]:
+    """`ties` as JSON's own types."""
+    return {
+        "main": wire.to_json(ties.main),
+        "session": ties.session,
+        "group": ties.group,
+        "outputs": sorted(list(output) for output in ties.outputs),
+        "executable": None if ties.executable is None else list(ties.executable),
+        "unit_cgroup": ties.unit_cgroup,
+        "reapers": sorted(ties.reapers),
+        "launch_id": ties.launch_id,
+    }
+
+
+def ties_from_json(data: Mapping[str, Any]) -> Ties:
+    """Read :func:`ties_to_json` back.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is damaged.
+    """
+    executable = data["executable"]
+    return Ties(
+        main=wire.from_json(wire.ProcessId, data["main"]),
+        session=int(data["session"]),
+        group=int(data["group"]),
+        outputs=frozenset((int(device), int(inode)) for device, inode in data["outputs"]),
+        executable=None if executable is None else (int(executable[0]), int(executable[1])),
+        unit_cgroup=data["unit_cgroup"],
+        reapers=frozenset(int(pid) for pid in data["reapers"]),
+        launch_id=data["launch_id"],
+    )
+
+
 @dataclass(frozen=True)
 class Server:
     """One SGLang server. `members` includes `main`; `launch_id` is None for a server that we didn't start."""
@@ -68,6 +101,11 @@ class Server:
     listening: bool
     launch_id: Optional[str]
     ties: Ties = field(repr=False)
+
+    @property
+    def gate_port(self) -> Optional[int]:
+        """The port of the gate that it was started with: it may still wait there."""
+        return gate_port(self.main.arguments)
 
 
 @dataclass(frozen=True)
@@ -99,6 +137,8 @@ def find_server(
 ) -> Optional[Server]:
     """The server on `port`: the owner of its listening socket, else one that still loads and whose arguments name the port.
 
+    One that was started with a gate is not the server as long as another one for the port lives; of several such the oldest is.
+
     `servers` are those that :func:`find_servers` has found, where that was asked already; the rest as there.
 
     What holds the port without being an SGLang server for it comes back with the manager ``unsupported``, which no step touches.
@@ -111,7 +151,9 @@ def find_server(
     servers = find_servers(table) if servers is None else servers
     listeners = procfs.listeners(port, sockets)
     if not listeners:
-        return _inspectable(_only([server for server in servers if server.port == port and _shares_network(server.main)], port))
+        return _inspectable(
+            _only(_without_staged([server for server in servers if server.port == port and _shares_network(server.main)]), port)
+        )
     holders = listening_pids(port, listeners)
     if not holders:
         raise _hidden_holder(port, listeners[0].user_id)
@@ -299,6 +341,12 @@ def _shares_network(process: Process) -> bool:
     return theirs is None or theirs == procfs.namespace("self", "net")
 
 
+def _without_staged(servers: List[Server]) -> List[Server]:
+    """Servers for one port that none of them holds, without those that were started with a gate, beside another one."""
+    plain = [server for server in servers if server.gate_port is None]
+    return plain or sorted(servers, key=lambda server: server.main.id.start_time)[:1]
+
+
 def _only(servers: List[Server], port: int) -> Optional[Server]:
     if len(servers) > 1:
         evidence = [str(server.main) for server in servers]
@@ -343,7 +391,7 @@ def _rights(what: str, evidence: List[str]) -> AgentRefusal:
         "rights",
         f"{what}, whose files and environment {_user(os.geteuid())} may not read: nothing can be proven",
         evidence,
-        "connect as root, or set become: sudo -n for this place",
+        "connect as root, or set become: sudo for this place",
     )
 
 

@@ -9,13 +9,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from orchestrator.agent import sglang, wire
+from orchestrator.agent.clock import steady, wait_set
 from orchestrator.agent.failure_signatures import Category
 from orchestrator.agent.generation import BadGeneration, generate
 from orchestrator.agent.http import Client, HttpError, StatusError, listens
-from orchestrator.agent.procfs import Process, listening_pids, read_process
+from orchestrator.agent.port_holders import foreign_listener
+from orchestrator.agent.procfs import Process, listening_pids
 from orchestrator.agent.steps import LaunchFailed
 from orchestrator.agent.watch import ExitStatus, LoadWatch
 
@@ -59,7 +61,9 @@ def wait_ready(
     *,
     owners: Optional[Callable[[], Set[int]]] = None,
     on_first_answer: Callable[[], None] = lambda: None,
+    pulse: Callable[[], None] = lambda: None,
     version: Optional[str] = None,
+    cold: Sequence[str] = (),
 ) -> ReadyReport:
     """Follow a load until the launch is proven ready.
 
@@ -67,23 +71,26 @@ def wait_ready(
         launch: what was started.
         members: all live processes of the launch.
         log: the server's output; None where nobody keeps it.
-        policy: ``load_total``, ``load_stall`` and ``generations`` are used.
+        policy: ``load_total``, ``load_stall``, ``phases`` and ``generations`` are used.
         report: told of each phase and detail.
         exit_status: of the main process, None while it lives or when nobody records it.
         owners: pids that listen on the launch's port; by default from /proc.
         on_first_answer: called at the first good generation.
+        pulse: called each tick; what it raises ends the wait.
         version: SGLang's, as installed.
+        cold: why the caches of compiled kernels are cold; empty when they are warm.
 
     Raises:
         LaunchFailed: it died, hung, ran out of time, serves something else, or another process holds its port.
     """
-    watch = LoadWatch(launch, members, log, policy, report, exit_status)
+    watch = LoadWatch(launch, members, log, policy, report, exit_status, cold)
     watch.version = version
     proof = _Proof(launch, policy.generations, watch, owners or (lambda: listening_pids(launch.port)), on_first_answer)
     report(watch.tracker.phase, "")
     try:
         while True:
-            watch.look(time.monotonic())
+            pulse()
+            watch.look(steady.now())
             proven = proof.advance()
             if proven is not None:
                 return proven
@@ -111,7 +118,7 @@ class _Question:
             self._done.set()
 
     def wait(self, seconds: float) -> bool:
-        return self._done.wait(seconds)
+        return wait_set(self._done, seconds)
 
     def answer(self) -> Any:
         if self._error is not None:
@@ -157,7 +164,7 @@ class _Proof:
         if self._question is None:
             # Looking whose port it is takes a scan of /proc: at the beginning, at the end, and after a wrong answer.
             seen = self._facts is not None and not self._bad
-            if time.monotonic() < self._not_before or not (seen or self._port_is_ours()):
+            if steady.now() < self._not_before or not (seen or self._port_is_ours()):
                 time.sleep(TICK)
                 return None
             self._question = self._next_question()
@@ -182,7 +189,7 @@ class _Proof:
             self._unowned_since = None
             return False
         owners = self._owners()
-        now = time.monotonic()
+        now = steady.now()
         # Read after the owners: a worker that has just bound the port must be among them.
         self._watch.read_members(now)
         if owners & {process.pid for process in self._watch.members}:
@@ -192,7 +199,7 @@ class _Proof:
             self._unowned_since = now if self._unowned_since is None else self._unowned_since
             if now - self._unowned_since < _UNOWNED_PATIENCE:
                 return False
-        raise LaunchFailed(_foreign_listener(self._launch.port, sorted(owners)))
+        raise LaunchFailed(foreign_listener(self._launch.port, sorted(owners)))
 
     def _next_question(self) -> _Question:
         if self._facts is None:
@@ -218,7 +225,7 @@ class _Proof:
     def _take_admitted(self, admitted: bool) -> None:
         self._admitted = admitted
         if not admitted:
-            self._not_before = time.monotonic() + TICK
+            self._not_before = steady.now() + TICK
 
     def _take_generation(self, _generation: Any) -> Optional[ReadyReport]:
         self._bad.clear()
@@ -232,11 +239,11 @@ class _Proof:
     def _note_bad(self, error: Exception) -> None:
         """Remember a bad answer, and give up on a server that keeps giving one; while it warms up none counts."""
         if self._facts is not None and not self._admitted:
-            self._not_before = time.monotonic() + TICK
+            self._not_before = steady.now() + TICK
             return
         self._good = 0
         self._bad.append(str(error))
-        self._not_before = time.monotonic() + _PAUSE
+        self._not_before = steady.now() + _PAUSE
         if len(self._bad) >= _ATTEMPTS and isinstance(error, (StatusError, BadGeneration)):
             summary = f"it answers, but not rightly: {error}"
             advice = "see the server's log; HTTP 401 means that it does not know the key"
@@ -246,14 +253,14 @@ class _Proof:
         """The last look: the port still ours, and every scheduler there."""
         if not self._port_is_ours() or not self._schedulers_are_there():
             return None
-        now = time.monotonic()
+        now = steady.now()
         self._watch.look(now)
         figures = dict(self._watch.tracker.figures)
         logged_capacity = figures.pop("max_total_num_tokens", None)
         capacity = self._facts.max_total_num_tokens if self._facts is not None else None
         return ReadyReport(
             first_answer=self._first_answer,
-            ready=now,
+            ready=time.monotonic(),
             version=self._watch.version,
             max_total_num_tokens=capacity if capacity is not None or logged_capacity is None else int(logged_capacity),
             schedulers=len(self._watch.schedulers),
@@ -268,7 +275,7 @@ class _Proof:
         seen = len(self._watch.schedulers)
         if seen >= expected:
             return self._watch.schedulers_live()
-        now = time.monotonic()
+        now = steady.now()
         self._short_since = now if self._short_since is None else self._short_since
         if now - self._short_since > _COUNT_PATIENCE:
             raise LaunchFailed(
@@ -291,32 +298,3 @@ def _api_key(launch: wire.Launch) -> Optional[str]:
 def _prompt(launch: wire.Launch) -> Dict[str, Any]:
     # Without a tokenizer only token ids are taken; 0 lies in every vocabulary, and /health uses it too.
     return {"input_ids": [0]} if "--skip-tokenizer-init" in launch.arguments else {"text": _PROMPT}
-
-
-def _foreign_listener(port: int, pids: List[int]) -> wire.Failure:
-    if not pids:
-        summary = f"something answers on port {port} whose process can't be seen from here"
-        return wire.Failure(Category.PORT_IN_USE, summary, [], "look for it as root, on the host and in its other containers: `ss -ltnp`")
-    evidence = [f"process {pid}: {_program(pid)}{_starter(pid)}" for pid in pids]
-    return wire.Failure(
-        Category.PORT_IN_USE,
-        f"port {port} is held by another process, {pids[0]}",
-        evidence,
-        f"end it or move the service: `ps -fp {pids[0]}`",
-    )
-
-
-def _starter(pid: int) -> str:
-    """Who started it, for a loop that starts the old server again."""
-    process = read_process(pid)
-    return "" if process is None or process.parent <= 1 else f", started by process {process.parent} ({_program(process.parent)})"
-
-
-def _program(pid: int) -> str:
-    """The first words of a command line: the rest may hold keys."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
-    except OSError:
-        return "gone"
-    shown = words[: words.index("-c") + 1] if "-c" in words[:3] else words[:3]
-    return " ".join(shown) + (" ..." if len(words) > len(shown) else "")

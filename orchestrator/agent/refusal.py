@@ -2,12 +2,12 @@
 
 from typing import Optional, Sequence
 
-from orchestrator.agent import wire
+from orchestrator.agent import wire_base
 
 
 class AgentRefusal(Exception):  # noqa: N818
-    """A foreseen failure, sent to the operator as :class:`wire.AgentFailure`. For `category` see there."""
+    """A foreseen failure, sent to the operator as :class:`wire_base.AgentFailure`. For `category` see there."""
 
     def __init__(self, category: str, message: str, evidence: Sequence[str] = (), next_step: Optional[str] = None) -> None:
         super().__init__(message)
-        self.failure = wire.AgentFailure(category, message, list(evidence), next_step)
+        self.failure = wire_base.AgentFailure(category, message, list(evidence), next_step)

@@ -1,20 +1,31 @@
 """Whether this place has what a backend profile needs: pure functions from what was read to verdicts."""
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from orchestrator.agent import wire
+from orchestrator.agent import kernel_probes, wire
+from orchestrator.agent.kernel_probes import Probed
 from orchestrator.agent.wire import Outcome, Verdict
 
 if TYPE_CHECKING:
     from orchestrator.agent.gpu import GpuReading
 
+_PROFILE = "the backend profile's own table"
+
 
 def check(
-    requirements: wire.Requirements, gpus: Sequence[wire.Gpu], values: Mapping[str, Any], modules: Mapping[str, bool]
+    requirements: wire.Requirements,
+    gpus: Sequence[wire.Gpu],
+    values: Mapping[str, Any],
+    modules: Mapping[str, bool],
+    probed: Sequence[Probed] = (),
 ) -> List[Verdict]:
-    """All verdicts on one profile's requirements. `values` are the parsed arguments, `modules` those that can be imported."""
+    """All verdicts on one profile's requirements.
+
+    `values` are the parsed arguments, `modules` those that can be imported, `probed` the answers to this profile's probes.
+    """
     found = [
-        _compute_capability(requirements, gpus),
+        _compute_capability(requirements, gpus, kernel_probes.deciding(probed)),
         _quantization(requirements, values),
         _modules(requirements, modules),
         None if requirements.gpu_count is None else _gpu_count(f"the backend needs {requirements.gpu_count}", requirements.gpu_count, gpus),
@@ -22,27 +33,69 @@ def check(
     return [verdict for verdict in found if verdict is not None]
 
 
-def _compute_capability(requirements: wire.Requirements, gpus: Sequence[wire.Gpu]) -> Optional[Verdict]:
+@dataclass(frozen=True)
+class _Capabilities:
+    """The compute capabilities that are here, parted by what the profile's table and the source of its kernels say of them."""
+
+    seen: List[str]
+    works: List[str]
+    outside: List[str]
+    """In neither list of the profile, where it has any."""
+    excluded: List[str]
+    """For which the source is not made."""
+    named: List[str]
+    """For which a line of the source says that it is made."""
+
+
+def _compute_capability(requirements: wire.Requirements, gpus: Sequence[wire.Gpu], source: Optional[Probed]) -> Optional[Verdict]:
+    """What the source of the kernels says of the GPUs here, and where it says nothing the profile's own table."""
     works, unproven = requirements.compute_capability, requirements.compute_capability_unproven
-    if not works and not unproven:
+    if not works and not unproven and source is None:
         return None
-    check_name = "compute_capability"
     asked = ", ".join(works) or "none proven"
+    place = _PROFILE if source is None else source.place()
     if not gpus:
-        return Verdict(check_name, Outcome.UNKNOWN, f"no GPU is visible here; the backend works on compute capability {asked}")
-    seen = {gpu.compute_capability: gpu for gpu in reversed(gpus)}
-    evidence = [f"GPU {gpu.index}: {gpu.name}, compute capability {gpu.compute_capability}" for gpu in seen.values()]
+        detail = f"no GPU is visible here; the backend works on compute capability {asked}"
+        look = "nvidia-smi -L, on the host and in the container"
+        return Verdict("compute_capability", Outcome.UNKNOWN, detail, next_step=look, source=place)
+    first = {gpu.compute_capability: gpu for gpu in reversed(gpus)}
+    seen = sorted(first)
+    found = _Capabilities(
+        seen,
+        works=[capability for capability in seen if capability in works],
+        outside=[capability for capability in seen if (works or unproven) and capability not in (*works, *unproven)],
+        excluded=[capability for capability in seen if source is not None and not kernel_probes.allows(source, capability)],
+        named=[capability for capability in seen if source is not None and kernel_probes.names(source, capability)],
+    )
+    outcome, detail = _judged(found, asked, "" if source is None else source.label)
+    evidence = [f"GPU {gpu.index}: {gpu.name}, compute capability {gpu.compute_capability}" for gpu in first.values()]
+    evidence += kernel_probes.said(source) if source is not None else []
     evidence += [requirements.note] if requirements.note else []
-    if not set(seen) <= set(works) | set(unproven):
-        wrong = ", ".join(sorted(set(seen) - set(works) - set(unproven)))
-        step = "fab backends shows which backends fit"
-        return Verdict(
-            check_name, Outcome.REFUSE, f"the backend does not run on compute capability {wrong} (it needs {asked})", evidence, step
-        )
-    doubtful = ", ".join(sorted(set(seen) - set(works)))
+    step = {
+        Outcome.REFUSE: "fab backends shows which backends fit",
+        Outcome.WARN: "nothing if it is to be tried: the old server comes back when it fails; proven ones: fab backends",
+    }.get(outcome)
+    return Verdict("compute_capability", outcome, detail, evidence, step, place)
+
+
+def _judged(found: _Capabilities, asked: str, label: str) -> Tuple[str, str]:
+    """The source counts before the table: it is what is installed. What was shown to work counts before both."""
+    refused = [capability for capability in found.excluded if capability not in found.works]
+    if refused:
+        return Outcome.REFUSE, f"{label}, which the backend runs, is not made for compute capability {', '.join(refused)}"
+    if found.excluded:
+        marked = ", ".join(found.excluded)
+        return Outcome.WARN, f"{label} is not marked for compute capability {marked}, where the backend is known to work"
+    strange = [capability for capability in found.outside if capability not in found.named]
+    if strange:
+        return Outcome.REFUSE, f"the backend does not run on compute capability {', '.join(strange)} (it needs {asked})"
+    doubtful = [capability for capability in found.seen if capability not in found.works]
+    if doubtful and all(capability in found.named for capability in doubtful):
+        made = ", ".join(doubtful)
+        return Outcome.WARN, f"{label} is made for compute capability {made}; nobody has shown the backend to work there"
     if doubtful:
-        return Verdict(check_name, Outcome.WARN, f"nobody has shown the backend to work on compute capability {doubtful}", evidence)
-    return Verdict(check_name, Outcome.PASS, f"compute capability {', '.join(sorted(seen))}", evidence)
+        return Outcome.WARN, f"nobody has shown the backend to work on compute capability {', '.join(doubtful)}"
+    return Outcome.PASS, f"compute capability {', '.join(found.seen)}"
 
 
 def _quantization(requirements: wire.Requirements, values: Mapping[str, Any]) -> Optional[Verdict]:
@@ -74,7 +127,10 @@ def _modules(requirements: wire.Requirements, modules: Mapping[str, bool]) -> Op
         step = "install what SGLang's own extras ask for into the service's Python, or choose another backend"
         return Verdict("python_modules", Outcome.REFUSE, f"the service's Python can't import {', '.join(missing)}", next_step=step)
     if unknown:
-        return Verdict("python_modules", Outcome.UNKNOWN, f"whether {', '.join(unknown)} can be imported could not be asked")
+        step = f"with the service's Python: python -c 'import {unknown[0]}'"
+        return Verdict(
+            "python_modules", Outcome.UNKNOWN, f"whether {', '.join(unknown)} can be imported could not be asked", next_step=step
+        )
     return Verdict("python_modules", Outcome.PASS, f"{', '.join(requirements.python_modules)} can be imported")
 
 
@@ -82,6 +138,12 @@ def parallel_size(values: Mapping[str, Any]) -> int:
     """GPUs that one node of the server takes: tensor times pipeline parallel size (SGLang up to 0.5.6 uses the long names)."""
     tensor = _positive(values, "tp_size", "tensor_parallel_size")
     return tensor * _positive(values, "pp_size", "pipeline_parallel_size")
+
+
+def node_count(values: Mapping[str, Any]) -> int:
+    """Over how many machines the server goes."""
+    count = str(values.get("nnodes") or 1)
+    return int(count) if count.isdigit() else 1
 
 
 def check_parallel_size(gpus: Sequence[wire.Gpu], values: Mapping[str, Any], environment: Mapping[str, str]) -> Optional[Verdict]:

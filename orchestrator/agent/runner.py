@@ -12,10 +12,12 @@ from typing import List, Optional, Protocol, Sequence
 
 from orchestrator.agent import own_session, procfs, systemd, wire
 from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.launch_files import LOG_LIMIT, SYSTEM_PATH, ExitStatus, LaunchFiles, prepare, read_exit_status
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.processes import launch_members
 from orchestrator.agent.procfs import Process
-from orchestrator.agent.state_folder import StateFolder, write_private
+from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.systemd import quiet_unit, start_unit, unquiet_unit
 
 __all__ = [
@@ -101,7 +103,9 @@ class SystemdUnit(_Recorded):
         return self.unit
 
     def start(self) -> Started:
+        crash_point("before the launch's files")
         files = self._prepare()
+        crash_point("the launch's files")
         systemd.start_launch(files, self._waiter())
         return _started(self.name, systemd.main_process(self.name))
 
@@ -118,7 +122,9 @@ class OwnSession(_Recorded):
         return f"session {session['pid']}" if session else "session"
 
     def start(self) -> Started:
+        crash_point("before the launch's files")
         files = self._prepare()
+        crash_point("the launch's files")
         own_session.start_launch(files, self._waiter())
         session = own_session.recorded_session(self._folder)
         return _started(self.name, procfs.read_process(session["pid"]) if session else None)
@@ -139,15 +145,17 @@ def runner_of(folder: StateFolder, launch: wire.Launch) -> Runner:
     return OwnSession(folder, launch) if session.exists() else choose_runner(folder, launch)
 
 
-def start_detached(name: str, argv: Sequence[str], log: Path) -> str:
+def start_detached(name: str, argv: Sequence[str], log: Path, properties: Sequence[str] = ()) -> str:
     """Start a program of ours that must outlive this connection, the way a server is started; returns its unit or session.
+
+    `properties` are for its unit, where systemd runs it.
 
     Raises:
         AgentRefusal: it could not be executed.
     """
     os.close(os.open(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
     if systemd.is_available():
-        systemd.start_transient(f"{name}.service", argv, ["KillMode=mixed", *systemd.append_to(log)], name)
+        systemd.start_transient(f"{name}.service", argv, ["KillMode=mixed", *systemd.append_to(log), *properties], name)
         return f"{name}.service"
     with open(log, "ab") as output:
         child = subprocess.Popen(

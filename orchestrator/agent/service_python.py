@@ -1,13 +1,15 @@
 """Running something with the service's own Python: as its user, in its environment, bounded in time and output."""
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.command import Stuck, leave_behind
 from orchestrator.agent.launch_files import SYSTEM_PATH, Account, find_account
 from orchestrator.agent.refusal import AgentRefusal
 
@@ -17,12 +19,16 @@ OUTPUT_LIMIT = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Completed:
-    """How a program ended. `status` is None when it did not end by itself; `problem` then says why."""
+    """How a program ended. `status` is None when it did not end by itself; `problem` then says why.
+
+    `stuck` is the process itself where it could not even be killed.
+    """
 
     status: Optional[int]
     output: str = ""
     errors: str = ""
     problem: Optional[str] = None
+    stuck: Optional[Stuck] = None
 
     def last_errors(self, lines: int = 5) -> List[str]:
         """The last lines of stderr that say something."""
@@ -41,6 +47,14 @@ class ServicePython:
     environment: Dict[str, str] = field(default_factory=dict)
     user: Optional[str] = None
     directory: Optional[str] = None
+
+    def without_gpu(self) -> "ServicePython":
+        """The same with no GPU visible.
+
+        A program that sees one takes some hundred MiB of its memory as soon as it asks CUDA for anything, and the running server may
+        have left none.
+        """
+        return replace(self, environment={**self.environment, "CUDA_VISIBLE_DEVICES": ""})
 
     def full_environment(self, account: Account) -> Dict[str, str]:
         """The service's environment over the few variables that its server would have anyway."""
@@ -62,6 +76,15 @@ class ServicePython:
             return Completed(None, problem=f"can't start {self.path}: {error}")
 
 
+def program_source(module: str) -> str:
+    """The source of one of our modules that runs in the service's Python, from a folder or from the agent's zip."""
+    spec = importlib.util.find_spec(module)
+    source = spec.loader.get_source(module) if spec is not None and spec.loader is not None else None  # type: ignore[attr-defined]
+    if not isinstance(source, str):
+        raise RuntimeError(f"the agent was shipped without the source of {module}")
+    return source
+
+
 def _run(argv: List[str], environment: Dict[str, str], account: Account, directory: str, seconds: float, stdin: str) -> Completed:
     # Files in memory instead of pipes: nothing blocks on either side, and a grandchild that keeps them open holds nobody up.
     question, output, errors = (os.memfd_create(name) for name in ("stdin", "stdout", "stderr"))
@@ -70,8 +93,10 @@ def _run(argv: List[str], environment: Dict[str, str], account: Account, directo
         os.lseek(question, 0, os.SEEK_SET)
         process = _start(argv, environment, account, directory, (question, output, errors))
         wait_until(lambda: process.poll() is not None or _is_flooded(output, errors), Deadline(seconds), interval=0.02)
-        problem = None if process.poll() is not None else _kill(process, seconds, _is_flooded(output, errors))
-        return Completed(None if problem else process.returncode, _read(output), _read(errors), problem)
+        if process.poll() is not None:
+            return Completed(process.returncode, _read(output), _read(errors))
+        problem, stuck = _kill(process, argv[0], seconds, _is_flooded(output, errors))
+        return Completed(None, _read(output), _read(errors), problem, stuck)
     finally:
         for descriptor in (question, output, errors):
             os.close(descriptor)
@@ -94,14 +119,14 @@ def _start(
     )
 
 
-def _kill(process: "subprocess.Popen[bytes]", seconds: float, flooded: bool) -> str:
+def _kill(process: "subprocess.Popen[bytes]", command: str, seconds: float, flooded: bool) -> Tuple[str, Optional[Stuck]]:
     """Kill the process group of a child that is not reaped yet (so its number is still its own); say what was done."""
     why = f"wrote more than {OUTPUT_LIMIT >> 20} MiB" if flooded else f"did not answer within {seconds:g} s"
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if wait_until(lambda: process.poll() is not None, Deadline(2.0)):
-        return f"{why} and was killed"
-    return f"{why} and can't be killed: process {process.pid} hangs in the kernel"
+        return f"{why} and was killed", None
+    return f"{why} and can't be killed: process {process.pid} hangs in the kernel", leave_behind(process, command)
 
 
 def _is_flooded(*descriptors: int) -> bool:

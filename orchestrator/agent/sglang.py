@@ -29,6 +29,12 @@ def parse_version(text: Optional[str]) -> Optional[Version]:
     return int(major), int(minor), int(patch or 0), step
 
 
+def has_gate(version: Optional[str]) -> Optional[bool]:
+    """Whether a version has ``--gated-launch-port`` (from 0.5.20); None where the version is not known."""
+    parsed = parse_version(version)
+    return None if parsed is None else parsed >= (0, 5, 20)
+
+
 class Exit:
     """What an exit status of SGLang's main process says: the values of :func:`exit_meaning`."""
 
@@ -86,6 +92,15 @@ def exit_meaning(version: Optional[str], status: Optional[str], asked_to_stop: b
     if number in (-15, -1, -2):
         return Exit.INTERRUPTED
     return meanings.get(number, Exit.CRASH if number < 0 else Exit.ERROR)
+
+
+_DONE = re.compile(r"Gracefully exiting\.\.\. Remaining number of requests 0\b")
+
+
+def says_it_is_done(log: str) -> bool:
+    """Whether a server that was asked to stop has logged that no request is left: all are answered then, and no other will be
+    (``tokenizer_manager.py``, `sigterm_watchdog`, 0.5.6 to 0.5.23)."""
+    return _DONE.search(log) is not None
 
 
 class Health:
@@ -154,10 +169,17 @@ def warms_up(client: Client, patience: float = 0.1) -> bool:
         return False
 
 
+class Lagging(int):
+    """A number of requests that may be seconds old: gauges are set each 40 decode steps (``--decode-log-interval``). Seen on 0.5.23: 1,
+    with 4 running.
+    """
+
+
 def running_and_queued(client: Client, timeout: float = 5.0) -> Optional[int]:
     """Requests running and queued on all ranks; None when no endpoint says.
 
-    /v1/loads (0.5.9 has it and answers 500), /get_load (0.5.6 to 0.5.20), /metrics (only with ``--enable-metrics``).
+    /v1/loads (0.5.9 has it and answers 500), /get_load (0.5.6 to 0.5.20), /metrics (only with ``--enable-metrics``, needs no key; what
+    it says is :class:`Lagging`).
 
     Raises:
         RefusedError: nobody listens.
@@ -173,8 +195,17 @@ def running_and_queued(client: Client, timeout: float = 5.0) -> Optional[int]:
 
 
 def _from_loads(client: Client, timeout: float) -> int:
-    loads = client.get_json("/v1/loads", timeout)["loads"]
-    return _total([load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads])
+    return _total([_of_rank(load) for load in client.get_json("/v1/loads", timeout)["loads"]])
+
+
+def _of_rank(load: Mapping[str, Any]) -> int:
+    """One data parallel rank's. Requests whose grammar is being compiled or that are paused stand in no waiting queue, and one whose
+    long prompt is being computed in pieces in no batch: only its tokens show (0.5.23, managers/scheduler_components/load_inquirer.py).
+    """
+    queues = load.get("queues") or {}
+    aside = sum(queues.get(name) or 0 for name in ("grammar", "paused"))
+    seen: int = load["num_running_reqs"] + load["num_waiting_reqs"] + aside
+    return seen or int(bool(load.get("num_waiting_uncached_tokens")))
 
 
 def _from_get_load(client: Client, timeout: float) -> int:
@@ -182,12 +213,20 @@ def _from_get_load(client: Client, timeout: float) -> int:
     return _total([load["num_reqs"] for load in client.get_json("/get_load", timeout)])
 
 
+_GAUGE = re.compile(r"^sglang:num_(running|queue)_reqs\{([^}]*)\} ([0-9.e+]+)$", re.MULTILINE)
+
+
 def _from_metrics(client: Client, timeout: float) -> int:
     response = client.get("/metrics", timeout)
     if response.status != 200:
         raise StatusError("/metrics", response.status, "")
-    values = re.findall(r"^sglang:num_(?:running|queue)_reqs\{[^}]*\} ([0-9.e+]+)$", response.text(), re.MULTILINE)
-    return _total([int(float(value)) for value in values])
+    # Tensor and expert ranks of a data parallel rank tell the same (--enable-metrics-for-all-schedulers), priorities parts of it.
+    ranks: Dict[Tuple[str, str], float] = {}
+    for kind, labels, value in _GAUGE.findall(response.text()):
+        rank = re.search(r'\bdp_rank="([^"]*)"', labels)
+        key = (kind, rank.group(1) if rank else "")
+        ranks[key] = max(ranks.get(key, 0.0), float(value))
+    return Lagging(_total([int(value) for value in ranks.values()]))
 
 
 def _total(values: Sequence[int]) -> int:
@@ -227,7 +266,11 @@ def server_facts(client: Client, timeout: float = 10.0) -> ServerFacts:
     Raises:
         HttpError: no good answer.
     """
-    info = client.get_json("/server_info", timeout)
+    return read_facts(client.get_json("/server_info", timeout))
+
+
+def read_facts(info: Mapping[str, Any]) -> ServerFacts:
+    """What is read of an answer of /server_info."""
     arguments = {
         name: value
         for name, value in info.items()

@@ -1,6 +1,36 @@
 """What the state machine asks of the world, and what it is told: the seam between its decisions and their effects.
 
 :mod:`box_steps` takes these steps on a real box; a test takes them without a server.
+
+Every wait in them has a bound, on the steady clock (:mod:`clock`). Those that a service sets are in :class:`wire.Policy`:
+
+==============  ======================================================================================================
+find, recall    reads of /proc and of the state folder: no wait
+capture         the service's own parser and YAML reader: 60 s each
+observe         /health 22 s, ``verify``, /server_info 10 s
+measure         ``measure_seconds``
+remember        nvidia-smi, :data:`gpu.SECONDS` a call
+stop            systemctl 30 s a call, ``drain``, ``grace``, ``clean`` after SIGKILL; 1 s for each endpoint of each look at the load
+clean           systemctl 30 s, then ``clean`` for processes, port and GPU memory in all
+warm            the files' size by ``warm_rate``, 1800 s at most; 20 s for a disk that hangs
+room            nvidia-smi, :data:`gpu.SECONDS` a call
+stage           as start
+wait_gate       ``stage_total``, or a no-progress and a total limit for each phase of the load up to the gate
+still_staged    2 s
+old_lives       a read of /proc
+activate        10 s
+unstage         ``clean``
+start           YAML 60 s, systemd-run or the waiter 30 s a call
+start_unit      systemctl 30 s a call, three calls
+is_started      2 s, or systemctl 30 s
+wait_ready      a no-progress and a total limit for each phase of the load, and one for the whole (:mod:`load_limits`)
+verify          ``verify``; 5 s for each regular expression; 60 s for a second proof where the server did not score
+stop_launch     1 s, ``clean``, and ``clean`` again
+still_serves    60 s
+==============  ======================================================================================================
+
+A child that outlives SIGKILL (state D) is left behind half a second later (:mod:`command`). A disk that hangs in fsync is the one thing
+that is waited for without a bound: what is done must be in the journal.
 """
 
 from dataclasses import dataclass, field
@@ -42,13 +72,40 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """What was kept of the old server before it was touched (:meth:`Steps.remember`)."""
+
+    previous: Previous
+    observed: Observed = field(default_factory=Observed)
+    baseline: Optional[wire.DecodeTiming] = None
+
+
+@dataclass(frozen=True)
 class Stopped:
-    """How a stop went. `last_answer` is the monotonic time of the old server's last good answer, None if none was seen."""
+    """How a stop went.
+
+    `last_answer` is the monotonic time of the old server's last good answer, None if none was seen, and `answered_at` the same as Unix
+    time, for whoever goes on in another boot than `boot`. `lost_requests` None: the server did not say.
+    """
 
     summary: str
     last_answer: Optional[float] = None
     lost_requests: Optional[int] = None
     evidence: List[str] = field(default_factory=list)
+    answered_at: Optional[float] = None
+    boot: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A launch that waits at its gate. `seconds` is how long it took to get there.
+
+    `footprint` is the GPU memory that it holds there, MiB by UUID; empty where there is no GPU or the driver does not tell.
+    """
+
+    launch: wire.Launch
+    seconds: float
+    footprint: Dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,8 +131,22 @@ class Steps(Protocol):
     def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
         """A bounded decode timing; never raises: a timing that can't be had is skipped with its reason."""
 
+    def remember(self, observed: Observed, baseline: Optional[wire.DecodeTiming]) -> None:
+        """Keep on the disk all that is known of the old server and can't be read again once it is being stopped, or stands beside another.
+
+        Raises:
+            OSError: there is no room for it. Nothing has been touched.
+        """
+
+    def recall(self) -> Optional[Recalled]:
+        """What :meth:`remember` (or, before that, :meth:`capture`) kept, by a supervisor that takes over from one that was killed."""
+
     def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
-        """Stop the server that was found. `enter` is called with STOPPING when draining has ended."""
+        """Stop the server that was found, or what is left of the one that :meth:`recall` knows, by a stop that was cut off.
+
+        Also of one that has died by itself: what would start it again is switched off, and what has started it again meanwhile is ended.
+        `enter` is called with STOPPING when draining has ended.
+        """
 
     def clean(self, report: Report) -> List[wire.Verdict]:
         """Wait until nothing of the stopped server is left. A REFUSE verdict means: don't start on top of it."""
@@ -86,14 +157,61 @@ class Steps(Protocol):
     def end_leftovers(self, report: Report) -> List[wire.Verdict]:
         """End what :meth:`leftovers` named and check that nothing is left."""
 
+    def warm(self, launch: wire.Launch, report: Report, pulse: Callable[[], None]) -> List[wire.Verdict]:
+        """Bring the files that the launch will load into the page cache as far as memory allows; raises only what `pulse` raises."""
+
+    def room(self, launch: wire.Launch) -> wire.Verdict:
+        """Whether the launch can be staged beside what runs now; PASS, or why it is started after the stop instead. Never raises."""
+
+    def with_gate(self, launch: wire.Launch) -> wire.Launch:
+        """The launch with a gate on a port that was free a moment ago, for the intent in the journal."""
+
+    def stage(self, launch: wire.Launch) -> Dict[str, Any]:
+        """Start a launch that has a gate, beside the old server; the answer is for the journal, as :meth:`start`'s.
+
+        Its ``gate`` is the verdict on who can reach the gate.
+
+        What brings the old server back after a crash stays as it is.
+        """
+
+    def wait_gate(self, launch: wire.Launch, report: Report, pulse: Callable[[], None]) -> Staged:
+        """Prove that the launch waits at its gate: the gate's socket belongs to a process of it. Also for one staged before a resume.
+
+        Raises:
+            LaunchFailed: it died, hung, ran out of time, somebody else holds the port or has activated it; or what `pulse` raises.
+        """
+
+    def still_staged(self, launch: wire.Launch) -> None:
+        """Look once more before the old server is stopped.
+
+        Raises:
+            LaunchFailed: the staged one has died, or somebody else has activated it.
+        """
+
+    def old_lives(self) -> bool:
+        """Whether the main process of the server that was found (or recalled) still lives; cheap."""
+
+    def activate(self, launch: wire.Launch, report: Report) -> None:
+        """Tell the staged launch to go on. One that was activated already, by a supervisor that was killed, is as good.
+
+        Raises:
+            LaunchFailed: it has died, or does not take it.
+        """
+
+    def unstage(self, launch: wire.Launch, report: Report) -> List[wire.Verdict]:
+        """End whatever there is of a staged launch, at once, and close its gate; nothing of the old server is touched."""
+
     def start(self, launch: wire.Launch) -> Dict[str, Any]:
         """Start a launch detached; the answer is for the journal (unit or session, limits read back)."""
 
     def start_unit(self, unit: str) -> None:
         """Start somebody's systemd unit again."""
 
-    def wait_ready(self, previous: Previous, report: Report, enter: Callable[[str, str], None]) -> Ready:
-        """Prove the launch (or the unit) ready. `enter` is called with ANSWERING at its first good answer.
+    def is_started(self, target: Previous) -> bool:
+        """Whether a start that was intended has happened: a process of it lives, or it has left an exit status."""
+
+    def wait_ready(self, previous: Previous, report: Report, enter: Callable[[str, str], None], pulse: Callable[[], None]) -> Ready:
+        """Prove the launch (or the unit) ready. `enter` is called with ANSWERING at its first good answer, `pulse` all the while.
 
         Raises:
             LaunchFailed: it died, hung, ran out of time, or another process holds its port.
@@ -115,12 +233,20 @@ class Steps(Protocol):
     def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
         """Make this launch the one to roll back to."""
 
+    def come_back(self, launch: wire.Launch) -> List[wire.Verdict]:
+        """Have this launch, which was just verified, come back by itself after a crash and a restart of the machine, where that is wanted.
+
+        From :meth:`stop` until then nothing does. Verdicts warn of what stands in its way.
+        """
+
     def new_launch_id(self) -> str:
         """An id for the launch that brings the old server back."""
 
 
 class Recorder(Protocol):
     """The journal, as the machine needs it."""
+
+    def reserve(self) -> None: ...
 
     def state(self, state: str, reason: str, data: Optional[Dict[str, Any]] = None) -> Any: ...
 

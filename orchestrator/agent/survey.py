@@ -11,9 +11,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
-from orchestrator.agent import wire
-from orchestrator.agent.installation import Installation, find_sglang
+from orchestrator.agent import boot_state, wire
+from orchestrator.agent.installation import UNKNOWN_VERSION, Installation, find_sglang
 from orchestrator.agent.journal import order_status
+from orchestrator.agent.locks import held_by_others, person_lock
 from orchestrator.agent.processes import Server, find_server, find_servers, scan
 from orchestrator.agent.procfs import all_listeners
 from orchestrator.agent.refusal import AgentRefusal
@@ -53,6 +54,9 @@ def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wir
         verdicts=[*verdicts, *_expected(request.expected_gpus, reading)],
         order=order_status(folder),
         others=[describe(other, folder) for other in others],
+        boot=boot_state.describe(folder, runs=server is not None),
+        lock=person_lock(folder),
+        gpu_locks=held_by_others(request.service, request.state_root, reading.gpus, request.environment),
     )
 
 
@@ -108,6 +112,9 @@ def _expected(expected: Optional[int], reading: "GpuReading") -> List[wire.Verdi
 
 def sglang_verdict(sglang: Installation) -> wire.Verdict:
     """Whether the service's Python has SGLang."""
+    if sglang.version == UNKNOWN_VERSION:
+        detail = "SGLang is there and does not say its version: what it has counts, not what it is called"
+        return wire.Verdict("sglang", wire.Outcome.WARN, detail, [sglang.source])
     if sglang.version is not None:
         return wire.Verdict("sglang", wire.Outcome.PASS, f"SGLang {sglang.version}", [sglang.source])
     return wire.Verdict(

@@ -7,17 +7,23 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
+from orchestrator.agent import wire
+from orchestrator.agent.boot_state import FOLDER as _INSTALLED
+from orchestrator.agent.boot_state import is_foreign
 from orchestrator.agent.command import Output, run_bounded
+from orchestrator.agent.conditions import systemd_settings
+from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.launch_files import LOG_LIMIT, LaunchFiles
-from orchestrator.agent.managers import UNIT_PREFIX
+from orchestrator.agent.managers import UNIT_PREFIX, boot_unit_name
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.procfs import Process, read_process
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.state_folder import write_private
 
 _RUNNING = Path("/run/systemd/system")
 """Exists where systemd is PID 1 (sd_booted(3)); also the folder of runtime units and drop-ins."""
+_TRANSIENT = Path("/run/systemd/transient")
 _SECONDS = 30.0
 _STOP_SECONDS = 90
 """TimeoutStopSec of our units: for an administrator's ``systemctl stop``; our own stop has its own deadlines."""
@@ -116,8 +122,7 @@ def launch_properties(files: LaunchFiles) -> List[str]:
         *append_to(files.log),
         f"EnvironmentFile={files.environment_file}",
         f"ExecStopPost={record}",
-        "LimitNOFILE=1048576",
-        "LimitMEMLOCK=infinity",
+        *systemd_settings(files.launch.conditions, files.account.group_id),
         "TasksMax=infinity",
     ]
     if files.account.switch:
@@ -141,12 +146,35 @@ def start_launch(files: LaunchFiles, program: Sequence[str]) -> None:
     launch = files.launch
     write_private(exit_recorder(files), _RECORD_EXIT, 0o644)
     name = unit_name(launch.service, launch.launch_id)
-    start_transient(name, files.argv, launch_properties(files), f"SGLang for {launch.service}, launch {launch.launch_id}")
+    # A crash starts the persistent unit, which does nothing unless it was written from this launch (boot_unit.py). While a staged
+    # launch waits it is written from the one before, which serves: so that crash is to start nothing, until bind_failure().
+    boot_unit = boot_unit_name(launch.service)
+    comes_back = launch.gate_port is None and not is_foreign(_INSTALLED / boot_unit, launch.service)
+    properties = [*launch_properties(files), *([f"OnFailure={boot_unit}"] if comes_back else [])]
+    start_transient(name, files.argv, properties, f"SGLang for {launch.service}, launch {launch.launch_id}")
+    crash_point("the launch's unit")
     keeper = [*program, "rotate", str(files.log), str(LOG_LIMIT)]
     bound = [f"BindsTo={name}", f"After={name}", "StandardOutput=null", "StandardError=null", "Restart=on-failure"]
     # A server that has ended already leaves nothing to be bound to.
     with contextlib.suppress(AgentRefusal):
         start_transient(name.replace(".service", "-log.service"), keeper, bound, f"keeps the log of {name} small")
+
+
+def bind_failure(launch: wire.Launch) -> Callable[[], bool]:
+    """Have the crash of a launch that was staged start the persistent unit too, from the next daemon-reload on.
+
+    A drop-in beside its transient unit, which systemd removes with it (unit_remove_transient, core/unit.c, v252). Returns what tells,
+    after the reload, whether systemd has taken it. Does nothing for a launch that is bound already or does not run in its transient unit.
+    """
+    name, boot_unit = unit_name(launch.service, launch.launch_id), boot_unit_name(launch.service)
+    seen = show(name, "ActiveState", "OnFailure")
+    if seen.get("ActiveState") != "active" or boot_unit in seen.get("OnFailure", "").split():
+        return lambda: True
+    folder = _TRANSIENT / f"{name}.d"
+    folder.mkdir(exist_ok=True)
+    write_private(folder / _DROP_IN, f"[Unit]\nOnFailure={boot_unit}\n", 0o644)
+    crash_point("a crash brings it back")
+    return lambda: boot_unit in show(name, "OnFailure").get("OnFailure", "").split()
 
 
 def quiet_unit(unit: str) -> None:
@@ -158,14 +186,17 @@ def quiet_unit(unit: str) -> None:
         AgentRefusal: not allowed (``rights``), or systemd does not follow the drop-in (``refused``).
     """
     folder = _RUNNING / f"{unit}.d"
+    crash_point("before somebody's unit is quiet")
     try:
         folder.mkdir(exist_ok=True)
         (folder / _DROP_IN).write_text(_QUIET, encoding="utf-8")
     except PermissionError:
         raise AgentRefusal(
-            "rights", f"only root can keep {unit} from restarting", next_step="connect as root, or set become: sudo -n for this place"
+            "rights", f"only root can keep {unit} from restarting", next_step="connect as root, or set become: sudo for this place"
         ) from None
+    crash_point("the drop-in that keeps it quiet")
     reload = systemctl("daemon-reload")
+    crash_point("somebody's unit is quiet")
     seen = show(unit, "Restart", "KillMode")
     if seen != {"Restart": "no", "KillMode": "mixed"}:
         unquiet_unit(unit)
@@ -183,7 +214,9 @@ def unquiet_unit(unit: str) -> None:
         return
     if not any(folder.iterdir()):
         folder.rmdir()
+    crash_point("the drop-in is gone")
     systemctl("daemon-reload")
+    crash_point("somebody's unit has its own settings again")
 
 
 def stop_unit(unit: str) -> None:
@@ -199,6 +232,7 @@ def start_unit(unit: str) -> None:
     """
     unquiet_unit(unit)
     systemctl("reset-failed", "--", unit)
+    crash_point("before somebody's unit is started")
     output = systemctl("start", "--no-block", "--", unit)
     if not output.good:
         raise AgentRefusal("refused", f"systemd did not start {unit}", output.errors.splitlines()[-5:], f"systemctl status {unit}")

@@ -5,6 +5,8 @@ when the order that started it has ended.
 
 ``wait``: reads what to start from standard input, starts it in a session of its own, answers with one JSON line, and then does two things
 only: it keeps the log within its limit and writes down how the server ended.
+
+``rotate``: keeps a log within its limit; with a third word, until that file says how the server ended.
 """
 
 import contextlib
@@ -70,17 +72,22 @@ def rotate(log: str, limit: int) -> None:
         return  # a full disk; the next turn tries again
 
 
-def raise_limits(limits: Dict[str, Optional[int]]) -> None:
-    """Lift limits as far as this process may (None: without bound); a minimal Python without `resource` leaves them alone."""
+def set_limits(limits: Dict[str, List[Optional[int]]]) -> None:
+    """Set soft and hard limits (None: without bound), as far as this process may: a hard limit that it may not lift stays.
+
+    A minimal Python without `resource` leaves them alone, and one that lacks a limit leaves that one.
+    """
     try:
         import resource
     except ImportError:
         return
     for name, wanted in limits.items():
-        number = getattr(resource, "RLIMIT_" + name)
-        most = resource.RLIM_INFINITY if wanted is None else wanted
-        hard = resource.getrlimit(number)[1]
-        for soft_and_hard in ((most, most), (hard, hard)):
+        number = getattr(resource, "RLIMIT_" + name, None)
+        if number is None:
+            continue
+        soft, hard = (resource.RLIM_INFINITY if bound is None else bound for bound in wanted)
+        most = resource.getrlimit(number)[1]
+        for soft_and_hard in ((soft, hard), (_lower(soft, most, resource.RLIM_INFINITY), most)):
             try:
                 resource.setrlimit(number, soft_and_hard)
                 break
@@ -88,15 +95,20 @@ def raise_limits(limits: Dict[str, Optional[int]]) -> None:
                 continue
 
 
+def _lower(one: int, other: int, unbounded: int) -> int:
+    if unbounded in (one, other):
+        return other if one == unbounded else one
+    return min(one, other)
+
+
 def start(order: Dict[str, Any]) -> "subprocess.Popen[bytes]":
     """Start the server as the leader of a new session, with nothing of ours inherited."""
-    raise_limits(order["limits"])
-    os.umask(0o022)
     # An ignored signal stays ignored across exec; whoever started us may ignore some.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    set_limits(order["limits"])  # here, as the child may not lift them any more once it is another user
     account: Dict[str, Any] = {}
     if order["account"] is not None:
         account = {"user": order["account"]["user"], "group": order["account"]["group"], "extra_groups": order["account"]["groups"]}
@@ -109,6 +121,7 @@ def start(order: Dict[str, Any]) -> "subprocess.Popen[bytes]":
             env=order["environment"],
             cwd=order["directory"],
             start_new_session=True,
+            umask=order["umask"],
             **account,
         )
     finally:
@@ -122,6 +135,13 @@ def wait_beside(server: "subprocess.Popen[bytes]", order: Dict[str, Any]) -> Non
         rotate(order["log"], order["log_limit"])
     _, status = os.waitpid(server.pid, 0)
     write_whole(order["exit"], exit_words(status) + "\n")
+
+
+def has_content(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return True  # the launch's folder has gone
 
 
 def let_go() -> None:
@@ -157,10 +177,11 @@ def wait() -> NoReturn:
 def main(arguments: List[str]) -> NoReturn:
     if arguments == ["wait"]:
         wait()
-    log, limit = arguments[1], int(arguments[2])
-    while True:
+    log, limit, ended = arguments[1], int(arguments[2]), arguments[3] if len(arguments) > 3 else None
+    while ended is None or not has_content(ended):
         time.sleep(ROTATE_SECONDS)
         rotate(log, limit)
+    os._exit(0)
 
 
 if __name__ == "__main__":

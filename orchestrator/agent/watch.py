@@ -3,12 +3,18 @@
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Protocol
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence
 
 from orchestrator.agent import failures, wire
-from orchestrator.agent.activity import ActivityMeter, OomKills, read_stat
-from orchestrator.agent.failure_signatures import Category
-from orchestrator.agent.phases import LogFollower, LogLine, PhaseTracker
+from orchestrator.agent.activity import ActivityMeter, read_stat
+from orchestrator.agent.clock import steady
+from orchestrator.agent.command_lines import is_scheduler
+from orchestrator.agent.failure_classes import Category
+from orchestrator.agent.failures import Gone
+from orchestrator.agent.jit_locks import foreign_locks
+from orchestrator.agent.load_limits import Limit, LoadLimits
+from orchestrator.agent.oom_kills import OomMeter
+from orchestrator.agent.phases import LogFollower, LogLine, Phase, PhaseTracker
 from orchestrator.agent.procfs import Process
 from orchestrator.agent.steps import LaunchFailed
 
@@ -32,7 +38,7 @@ _FATAL_LINES = (
 )
 """After these it never serves, but may live on: 150 s with a silent listener on its port, for ever in 0.5.9."""
 
-_SCHEDULER_TITLE = "sglang::scheduler"
+_LONGEST_LINE = 120
 
 
 class ExitStatus(Protocol):
@@ -46,7 +52,10 @@ class ExitStatus(Protocol):
 
 
 class LoadWatch:
-    """One load. :meth:`look` is called each tick and raises when the load has come to a bad end."""
+    """One load. :meth:`look` is called each tick and raises when the load has come to a bad end. Moments are the steady clock's.
+
+    `cold` says why the caches of compiled kernels are cold (:func:`kernel_caches.why_cold`); `staging`: it is watched up to its gate.
+    """
 
     def __init__(
         self,
@@ -56,9 +65,12 @@ class LoadWatch:
         policy: wire.Policy,
         report: Callable[[str, str], None],
         exit_status: Callable[[], Optional[ExitStatus]],
+        cold: Sequence[str] = (),
+        staging: bool = False,
     ) -> None:
-        now = time.monotonic()
+        now = steady.now()
         self.started = now
+        self._started_at, self._started_monotonic = time.time(), time.monotonic()
         self.tracker = PhaseTracker(now)
         self.members: List[Process] = []
         self.schedulers: Dict[int, Process] = {}
@@ -69,14 +81,16 @@ class LoadWatch:
         self._launch = launch
         self._read_members = members
         self._log = log
-        self._policy = policy
+        self._limits = LoadLimits(policy, cold, staging)
         self._report = report
         self._exit_status = exit_status
         self._follower = None if log is None else LogFollower(log)
         self._output = 0
+        self._line = ""
+        self._gaps = len(steady.gaps())
         self._told = (self.tracker.phase, self.tracker.detail, now)
         self._activity = ActivityMeter(now)
-        self._oom_kills: Optional[OomKills] = None
+        self._oom_kills: Optional[OomMeter] = None
         self._members_read = now - _MEMBERS_EVERY
         self._main: Optional[Process] = None
         self._wrong_since: Dict[str, float] = {}
@@ -88,6 +102,7 @@ class LoadWatch:
             LaunchFailed: a process has died, or a deadline has passed.
         """
         self._follow_log(now)
+        self._tell_gaps()
         if now - self._members_read >= _MEMBERS_EVERY:
             self.read_members(now)
         self._check_alive(now)
@@ -102,13 +117,19 @@ class LoadWatch:
         self._members_read = now
         self.members = self._read_members()
         for process in self.members:
-            if process.title.startswith(_SCHEDULER_TITLE):
+            if is_scheduler(process):
                 self.schedulers.setdefault(process.pid, process)
         if self._main is None:
             self._main = _main_process(self.members, self._launch)
         if self._main is not None and self._oom_kills is None:
-            self._oom_kills = OomKills(self._main.cgroup)
+            self._oom_kills = OomMeter(self._main.pid)
+        if self._oom_kills is not None:
+            self._oom_kills.sample()
         self._activity.sample([process.pid for process in self.members], now)
+
+    def tail(self, lines: int) -> List[str]:
+        """The last lines of the log."""
+        return [line for line in self._tail() if line.strip()][-lines:]
 
     def schedulers_live(self) -> bool:
         """Whether every scheduler that was ever seen is still there."""
@@ -130,6 +151,12 @@ class LoadWatch:
         # Access lines are mostly our own polling: a server that hangs in its warm-up still writes them.
         if not line.text.startswith("INFO: "):
             self._output += len(line.text) + 1
+            self._line = line.text
+
+    def _tell_gaps(self) -> None:
+        for gap in steady.gaps(self._gaps):
+            self._gaps += 1
+            self._report(self.tracker.phase, f"this place stood still for {gap.seconds:.0f} s (frozen?); deadlines were paused")
 
     def _tell(self, now: float) -> None:
         phase, detail, moment = self._told
@@ -157,30 +184,40 @@ class LoadWatch:
                 raise self._died(None)
 
     def _died(self, exit_status: Optional[str]) -> LaunchFailed:
-        self._follow_log(time.monotonic())
-        events = self._oom_kills.grown() if self._oom_kills is not None else {}
-        failure = failures.classify(self._tail(), exit_status, self.tracker.phase, events, self.version)
-        if failure.category != Category.UNKNOWN:
-            return LaunchFailed(failure)
+        self._follow_log(steady.now())
+        memory = self._oom_kills.read() if self._oom_kills is not None else None
+        gone = Gone.NOTHING
         if self._main is None:
-            return LaunchFailed(wire.Failure(Category.UNKNOWN, "no process of the launch was ever seen", failure.evidence, failure.advice))
-        if exit_status is None and "scheduler" in self._wrong_since:
-            summary = "a scheduler is gone, and the log does not say why"
-            return LaunchFailed(wire.Failure(Category.SCHEDULER_DIED, summary, failure.evidence, failure.advice))
-        return LaunchFailed(failure)
+            gone = Gone.EVERYTHING
+        elif exit_status is None and "scheduler" in self._wrong_since:
+            gone = Gone.SCHEDULER
+        return LaunchFailed(failures.classify(self._tail(), exit_status, self.tracker.phase, memory, self.version, gone))
 
     def _check_deadlines(self, now: float) -> None:
-        policy = self._policy
-        if self._activity.idle(now) > policy.load_stall:
-            raise self._out_of_time(Category.STALLED, "the no-progress limit", policy.load_stall, now)
-        if now - self.started > policy.load_total:
-            raise self._out_of_time(Category.TIMED_OUT, "the limit for the whole load", policy.load_total, now)
+        phase = self.tracker.phase if self._phase_is_told() else None
+        stall, total, whole = self._limits.stall(phase), self._limits.total(phase), self._limits.whole()
+        if self._activity.idle(now) > stall.seconds:
+            raise self._out_of_time(Category.STALLED, stall, now)
+        if total is not None and now - self.tracker.entered > total.seconds:
+            raise self._out_of_time(Category.TIMED_OUT, total, now)
+        if now - self.started > whole.seconds:
+            raise self._out_of_time(Category.TIMED_OUT, whole, now)
 
-    def _out_of_time(self, category: str, limit: str, seconds: float, now: float) -> LaunchFailed:
-        last = self._activity.last
-        sign = f"{last.what}, {now - last.moment:.0f} s ago"
+    def _phase_is_told(self) -> bool:
+        """Without a log that tells (somebody's unit, ``--log-level warning``) a load stays in its first phase to the end.
+
+        Schedulers get their title after their imports, and tell of the next phase then.
+        """
+        return self._log is not None and (self.tracker.phase != Phase.IMPORTS or not self.schedulers)
+
+    def _out_of_time(self, category: str, limit: Limit, now: float) -> LaunchFailed:
+        sign = self._activity.told(now)
+        if self._line:
+            sign += f'; last line of the log: "{self._line[:_LONGEST_LINE]}"'
         where = ", ".join(text for text in (self.tracker.detail, self.standing) if text)
-        return LaunchFailed(failures.out_of_time(category, limit, seconds, self.tracker.phase, where, sign, self._tail()))
+        since = min(self._started_at, time.time() - (time.monotonic() - self._started_monotonic))  # should the clock be set meanwhile
+        locks = foreign_locks(self._launch, {process.pid for process in self.members}, since)
+        return LaunchFailed(failures.out_of_time(category, str(limit), limit.seconds, self.tracker.phase, where, sign, self._tail(), locks))
 
     def _tail(self) -> List[str]:
         return [] if self._log is None else read_tail(self._log, _TAIL_BYTES)

@@ -7,118 +7,73 @@ validates the same data classes with pydantic's TypeAdapter. All times are secon
 Annotations are read at run time by Python 3.9, so they use typing's spelling.
 """
 
-from dataclasses import field
 from typing import Any, Dict, List, Optional
 
-from orchestrator.agent.codec import WireError, from_json, record, to_json
+from orchestrator.agent.codec import WireError, field, from_json, record, to_json
+from orchestrator.agent.wire_base import (
+    PROTOCOL,
+    AgentFailure,
+    Event,
+    EventKind,
+    Fact,
+    Outcome,
+    PingRequest,
+    PlaceFacts,
+    Request,
+    Verdict,
+)
+from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
+from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan
 
-__all__ = ["PROTOCOL", "WireError", "from_json", "to_json"]  # the types are all the other names here
-
-PROTOCOL = 1
-"""Raised whenever a type here changes its meaning; both ends refuse another number."""
+__all__ = [  # and the types that are defined here
+    "PROTOCOL",
+    "AgentFailure",
+    "DarkEstimate",
+    "DrainEnd",
+    "Event",
+    "EventKind",
+    "Expectation",
+    "Fact",
+    "Garbage",
+    "Outcome",
+    "PhaseLimits",
+    "PingRequest",
+    "PlaceFacts",
+    "Policy",
+    "Request",
+    "Staging",
+    "StagingPlan",
+    "Verdict",
+    "WireError",
+    "from_json",
+    "to_json",
+]
 
 
 @record(frozen=True)
-class Request:
-    """One phase's question to the agent. `verb` names an entry of the agent's dispatch table (main.py)."""
+class Conditions:
+    """What a server ran under that its command line does not say, as /proc showed it (/proc/PID/status, /proc/PID/limits).
 
-    verb: str
-    body: Dict[str, Any]
-    protocol: int = PROTOCOL
-
-
-class EventKind:
-    """The values of :attr:`Event.kind`."""
-
-    STATE = "state"
-    """data is a :class:`StateEntry`: one line of the journal."""
-    PROGRESS = "progress"
-    """data is a :class:`Progress`."""
-    LOG = "log"
-    """data is ``{"text": str}``: server log lines, secrets scrubbed."""
-    COLLECTED = "collected"
-    """data is a :class:`Collected`: what an order left, just before the result of following it."""
-    RESULT = "result"
-    """data is the verb's answer (see the table in main.py). Always the last event."""
-    ERROR = "error"
-    """data is a :class:`AgentFailure`. Always the last event."""
-
-
-@record(frozen=True)
-class Event:
-    """One framed line from the agent."""
-
-    kind: str
-    data: Dict[str, Any]
-
-
-@record(frozen=True)
-class AgentFailure:
-    """Why the agent could not answer.
-
-    `category` is one of: ``python`` (too old or lacks a package), ``kernel``, ``rights``, ``disk_full``, ``request``
-    (does not fit the protocol), ``refused`` (the agent will not do it, see message), ``locked``, ``traceback``.
+    `groups` are the supplementary ones; `limits` names (``NOFILE``, as setrlimit(2) and systemd have them) -> soft and hard, None for
+    unlimited.
     """
 
-    category: str
-    message: str
-    evidence: List[str] = field(default_factory=list)
-    next_step: Optional[str] = None
-
-
-@record(frozen=True)
-class PingRequest:
-    """Who and where are you? Nothing to say with it."""
-
-
-@record(frozen=True)
-class PlaceFacts:
-    """The answer to a ping. `container` is its kind (``lxc``), None on a bare host or where nobody says."""
-
-    python: str
-    kernel: str
-    host_name: str
-    user_id: int
-    container: Optional[str] = None
-
-
-class Outcome:
-    """The values of :attr:`Verdict.outcome`."""
-
-    PASS = "pass"  # noqa: S105
-    WARN = "warn"
-    REFUSE = "refuse"
-    UNKNOWN = "unknown"
-
-
-@record(frozen=True)
-class Verdict:
-    """The answer of one check: what was asked, what came out, what was seen, what to type next."""
-
-    check: str
-    outcome: str
-    detail: str
-    evidence: List[str] = field(default_factory=list)
-    next_step: Optional[str] = None
-
-
-@record(frozen=True)
-class Fact:
-    """One thing that is true of a place, with how it is known (a path or a command)."""
-
-    name: str
-    value: Any
-    source: str
+    group: int
+    groups: List[int]
+    umask: int
+    limits: Dict[str, List[Optional[int]]] = field(default_factory=dict)
 
 
 @record(frozen=True)
 class Launch:
     """One start of one service, whole: what is to run, where, as whom.
 
-    The argument vector is ``[python, *entry, *arguments]`` (plus ``--config FILE`` when there are `secrets`). `arguments`
+    The argument vector is ``[python, *entry, *arguments]`` (plus ``--config FILE`` when there are `secrets`, plus
+    ``--gated-launch-port`` when there is a `gate_port`, which is chosen anew on the box for each staged start). `arguments`
     holds everything, ``--host`` and ``--port`` included. `secrets` maps SGLang argument names (``api-key``) to values: they
     reach the server by a file of mode 600 only. `backend_flags` and `backend_environment` name what the backend
-    profile set, so that a comparison can tell the profile's differences from anybody's.
+    profile set, so that a comparison can tell the profile's differences from anybody's; `swept_flags` are those that a
+    sweep tries values of, whether or not this launch has them.
     """
 
     launch_id: str
@@ -133,8 +88,12 @@ class Launch:
     secrets: Dict[str, str] = field(default_factory=dict)
     backend_flags: List[str] = field(default_factory=list)
     backend_environment: List[str] = field(default_factory=list)
+    swept_flags: List[str] = field(default_factory=list)
     user: Optional[str] = None
     directory: Optional[str] = None
+    conditions: Optional[Conditions] = None
+    """Those of a server that somebody started by hand, with its whole environment in `environment`; None: our own."""
+    gate_port: Optional[int] = None
 
 
 class ManagerKind:
@@ -217,6 +176,91 @@ class SurveyRequest:
 
 
 @record(frozen=True)
+class SignsRequest:
+    """Which of `names` (``module`` or ``module:name``) the service's Python would import: that shows which SGLang it has, whatever its
+    version says.
+    """
+
+    names: List[str]
+    python: str
+    environment: Dict[str, str] = field(default_factory=dict)
+    user: Optional[str] = None
+
+
+@record(frozen=True)
+class SignsReport:
+    """`found` has the asked names of which it could be told."""
+
+    found: Dict[str, bool]
+
+
+@record(frozen=True)
+class BootUnit:
+    """What starts a service's server again after it has crashed, or the machine was restarted.
+
+    `armed` is false while nothing would be started. `restarts` are those since the launch was verified, `last` the newest one (Unix
+    time) and `ended` how the server had ended before it, in systemd's words; empty where nobody could record it.
+    """
+
+    unit: str
+    launch_id: str
+    armed: bool
+    restarts: int = 0
+    last: Optional[float] = None
+    ended: str = ""
+    problem: Optional[str] = None
+
+
+@record(frozen=True)
+class OrderStatus:
+    """Where an order stands. `state` reads ``INTERRUPTED(STATE)`` without a live holder and a final state.
+
+    `since` is when it came into that state, `began` its first line in the journal.
+    """
+
+    order_id: str
+    kind: str
+    state: str
+    live: bool
+    since: float
+    operator: str
+    reason: str = ""
+    """What the operator gave as the reason for it."""
+    service: str = ""
+    began: float = 0.0
+    resumed: int = 0
+    """How often another supervisor took it over where one was ended."""
+    touched: bool = False
+    """Whether anything was signalled or started."""
+
+    @property
+    def half_done(self) -> bool:
+        """Cut off after something was touched: it has to be brought to its end before anything else."""
+        return self.touched and self.state.startswith("INTERRUPTED")
+
+
+@record(frozen=True)
+class PersonLock:
+    """Who keeps changes away, a service's or a machine's, and why. `operator` is ``user@host``, `since` Unix time."""
+
+    operator: str
+    reason: str
+    since: float
+
+
+@record(frozen=True)
+class GpuLock:
+    """An order that holds a GPU. `since` is when it took it."""
+
+    uuid: str
+    service: str
+    order_id: str
+    kind: str
+    operator: str
+    since: float
+
+
+@record(frozen=True)
 class SurveyReport:
     """The answer to a survey. `order` is the newest relaunch in the state folder: its id, last state and whether it is live."""
 
@@ -227,32 +271,65 @@ class SurveyReport:
     """``serving``, ``starting``, ``unhealthy``, ``silent`` or ``down``."""
     gpus: List[Gpu]
     verdicts: List[Verdict] = field(default_factory=list)
-    order: Optional["OrderStatus"] = None
+    order: Optional[OrderStatus] = None
     others: List[ServerInfo] = field(default_factory=list)
     """Other SGLang servers in the place, which nothing here will touch."""
+    boot: Optional[BootUnit] = None
+    lock: Optional[PersonLock] = None
+    gpu_locks: List[GpuLock] = field(default_factory=list)
+    """Orders of other services that hold GPUs which this service may use."""
+
+
+class LockAction:
+    """The values of :attr:`LockRequest.action`."""
+
+    STATUS = "status"
+    ACQUIRE = "acquire"
+    RELEASE = "release"
 
 
 @record(frozen=True)
-class OrderStatus:
-    """Where an order stands. `state` reads ``INTERRUPTED(STATE)`` without a live holder and a final state."""
+class LockRequest:
+    """Look at, take or release a person's lock on a service.
 
-    order_id: str
-    kind: str
-    state: str
-    live: bool
-    since: float
-    operator: str
+    With the action ``status`` an empty `service` stands for every service of the state root; `order_id` asks for an order other than the
+    one at work or, where there is none, the newest. `environment` is the service's, which says what GPUs it may use.
+    """
+
+    service: str
+    state_root: str
+    action: str = LockAction.STATUS
+    operator: str = ""
     reason: str = ""
-    """What the operator gave as the reason for it."""
+    order_id: Optional[str] = None
+    environment: Dict[str, str] = field(default_factory=dict)
+
+
+@record(frozen=True)
+class LockStatus:
+    """Who keeps changes of a service away.
+
+    `order` is at work or not, see :class:`OrderStatus`. `gpus` are held by orders of other services, and the service may use them.
+    `at_work` are the orders at work on any service of the state root. `preparing` says who sets knobs of this machine at the moment.
+    """
+
+    person: Optional[PersonLock] = None
+    order: Optional[OrderStatus] = None
+    gpus: List[GpuLock] = field(default_factory=list)
+    at_work: List[OrderStatus] = field(default_factory=list)
+    preparing: Optional[PersonLock] = None
+    released: Optional[PersonLock] = None
+    """What a release has ended."""
 
 
 @record(frozen=True)
 class Difference:
     """One argument or environment variable that differs between the running server and the candidate.
 
-    `origin`: ``backend`` (the profile's doing), ``ours`` (marker, log and loopback settings of this program), ``inherited``
-    (a variable that the old server got from the login it was started in and that steers nothing that is known), ``drift``
-    (anything else: a change by hand or an older service file). `old` and `new` are None where unset; secret values are masked.
+    `origin`: ``backend`` (the profile's doing), ``sweep`` (an argument that the candidate's sweep tries values of), ``ours``
+    (marker, log and loopback settings of this program), ``inherited`` (a variable that the old server got from the login it
+    was started in and that steers nothing that is known), ``drift`` (anything else: a change by hand or an older service
+    file). `old` and `new` are None where unset; secret values are masked.
     """
 
     kind: str
@@ -260,6 +337,22 @@ class Difference:
     old: Optional[str]
     new: Optional[str]
     origin: str
+
+
+@record(frozen=True)
+class Probe:
+    """Something to look for in the source of what the service's Python would import; nothing of it is run and no GPU is asked.
+
+    `name` is a class or function of `module` (``CuteDslMoEWrapper``), followed through re-exports; empty: the module itself. `tells`
+    are default arguments and constants to tell the values of. `load`: import it for real as well, with no GPU visible. Not `required`:
+    that it is missing speaks against nothing. Of several probes the first that says anything of compute capabilities counts.
+    """
+
+    module: str
+    name: str = ""
+    tells: List[str] = field(default_factory=list)
+    load: bool = False
+    required: bool = True
 
 
 @record(frozen=True)
@@ -277,6 +370,7 @@ class Requirements:
     python_modules: List[str] = field(default_factory=list)
     gpu_count: Optional[int] = None
     note: str = ""
+    probes: List[Probe] = field(default_factory=list)
 
 
 @record(frozen=True)
@@ -288,6 +382,12 @@ class PreflightRequest:
     requirements: List[Requirements] = field(default_factory=list)
     expected_gpus: Optional[int] = None
     """How many GPUs there must be, None when any number is fine."""
+    copy_of: Optional[str] = None
+    """The box's own record of this launch is meant; `launch` is what may be shown of it."""
+    policy: Optional[Policy] = None
+    """The service's, for whether the launch would be staged; None: that is not asked."""
+    sequential: bool = False
+    """The operator wants no staged start."""
 
 
 @record(frozen=True)
@@ -300,34 +400,8 @@ class PreflightReport:
     sglang_version: Optional[str]
     load: Optional[int] = None
     """Running and queued requests on the old server now, None when unknown."""
-
-
-@record(frozen=True)
-class Policy:
-    """Deadlines and thresholds of one order, seconds unless said otherwise."""
-
-    drain: float = 30.0
-    """After SIGTERM, how long running and queued requests may take to reach zero."""
-    grace: float = 25.0
-    """From SIGTERM until SIGKILL, counted once the drain has ended. SGLang: 5 s poll + 15 s for its schedulers."""
-    clean: float = 60.0
-    """For port, processes, shared memory and GPU memory to come free."""
-    load_total: float = 3600.0
-    load_stall: float = 900.0
-    """Without log growth, CPU time or compiler children."""
-    generations: int = 3
-    """Good generations in a row that prove the server ready."""
-    capacity_warn: float = 0.95
-    capacity_fail: float = 0.80
-    """Fractions of the last verified launch's max_total_num_tokens."""
-    likelihood_tolerance: float = 0.05
-    """Largest accepted change of the mean log-likelihood per token of the fixed texts, in nats."""
-    measure: bool = True
-    measure_input_tokens: int = 256
-    measure_output_tokens: int = 128
-    measure_repeats: int = 5
-    measure_seconds: float = 120.0
-    """Bound on one whole decode timing, warm-up included."""
+    staging: Optional[StagingPlan] = None
+    """None: nothing serves beside which a server could be staged, or it was not asked."""
 
 
 class OrderKind:
@@ -356,6 +430,25 @@ class Order:
     reason: str = ""
     old: Optional[ProcessId] = None
     new: Optional[Launch] = None
+    copy_of: Optional[str] = None
+    """Instead of `new`: a launch on the box that is started again. The box fills it in from its record; the order's id is its launch's."""
+    overruled: List[str] = field(default_factory=list)
+    """The refused checks, with what they found, that the operator has overruled; the journal's first line keeps them."""
+    boot: Optional[bool] = None
+    """Whether what comes to serve comes back after a crash and a restart of the machine. None: where systemd runs."""
+    expectations: List[Expectation] = field(default_factory=list)
+    """Asked of the old server and of what is started."""
+    staged: bool = False
+    """As the plan showed: the new server starts beside the old one, up to its gate, unless there is no room any more then."""
+    estimate: Optional[DarkEstimate] = None
+    """As the plan showed, for the result."""
+
+    @property
+    def launch_id(self) -> Optional[str]:
+        """The id of what it starts, None where it starts nothing."""
+        if self.new is not None:
+            return self.new.launch_id
+        return self.order_id if self.copy_of is not None else None
 
 
 @record(frozen=True)
@@ -366,6 +459,16 @@ class OrderReference:
     state_root: str
     order_id: str
     after: int = 0
+
+
+@record(frozen=True)
+class Cancel:
+    """Stop an order safely: nothing is changed where nothing was touched yet, else the old server is brought back."""
+
+    service: str
+    state_root: str
+    order_id: str
+    operator: str
 
 
 @record(frozen=True)
@@ -387,9 +490,15 @@ class State:
     CHECKED = "CHECKED"
     LOCKED = "LOCKED"
     BASELINE = "BASELINE"
+    WARMING = "WARMING"
+    """The checkpoint's files are read while the old server serves."""
+    STAGING = "STAGING"
+    """The new server is started beside the old one, up to its gate."""
     DRAINING = "DRAINING"
     STOPPING = "STOPPING"
     CLEAN = "CLEAN"
+    ACTIVATING = "ACTIVATING"
+    """The staged server is told to go on; instead of STARTING."""
     STARTING = "STARTING"
     LOADING = "LOADING"
     ANSWERING = "ANSWERING"
@@ -460,13 +569,17 @@ class DecodeTiming:
 
 @record(frozen=True)
 class Failure:
-    """Why a launch failed: one class (see failures.py), the lines that show it, and what to do."""
+    """Why a launch failed: one class (see failures.py), the lines that show it, and what to do.
+
+    `retry`: the very same launch may well succeed when it is tried again. False also where nobody knows.
+    """
 
     category: str
     summary: str
     evidence: List[str] = field(default_factory=list)
     advice: str = ""
     exit_status: Optional[str] = None
+    retry: bool = False
 
 
 @record(frozen=True)
@@ -483,12 +596,20 @@ class OrderResult:
     baseline: Optional[DecodeTiming] = None
     measured: Optional[DecodeTiming] = None
     dark_seconds: Optional[float] = None
-    """Last good answer of the old server to first good answer of the one that serves now."""
+    """Last good answer of the old server to first good answer of the one that serves now; to the order's end where none does."""
     lost_requests: Optional[int] = None
     launch_id: Optional[str] = None
     verdicts: List[Verdict] = field(default_factory=list)
     failed_launch_id: Optional[str] = None
     """The launch that was begun and did not come to serve, whose log says why."""
+    staged: bool = False
+    """Whether what serves now had been started beside the server before it."""
+    saved_seconds: Optional[float] = None
+    """How long a staged server took to its gate, while the one before it answered."""
+    dark_phases: Dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase of its load in which nothing answered (:class:`phases.Phase`), as far as its log tells."""
+    estimate: Optional[DarkEstimate] = None
+    """What the plan expected of `dark_seconds`."""
 
 
 @record(frozen=True)

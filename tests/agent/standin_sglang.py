@@ -33,6 +33,7 @@ class StandIn:
         self.token_seconds = 0.002
         self.key: str | None = None
         self.logprob = -1.5
+        self.says: str | None = None
         self.asked: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.first_good_answer: float | None = None
@@ -89,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(self.state.generate_status, b'{"error":{"message":"no"}}')
         elif body.get("stream"):
             self._stream(body)
+        elif self.path == "/v1/chat/completions":
+            self._answer(200, json.dumps({"choices": [{"message": {"role": "assistant", "content": self.state.says}}]}).encode())
         else:
             time.sleep(self.state.generate_seconds)
             tokens = body["sampling_params"]["max_new_tokens"] - self.state.missing_tokens
@@ -109,7 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if body.get("return_logprob"):
             meta["input_token_logprobs"] = [[None, 0, None], *[[self.state.logprob, index, None] for index in range(20)]]
-        return {"text": "word " * tokens, "output_ids": list(range(tokens)), "meta_info": meta}
+        text = "word " * tokens if self.state.says is None else self.state.says
+        return {"text": text, "output_ids": list(range(tokens)), "meta_info": meta}
 
     def _stream(self, body: dict[str, Any]) -> None:
         self.send_response(200)
@@ -144,8 +148,9 @@ class Members:
         self._children: list[subprocess.Popen[bytes]] = []
         self._processes: list[Process] = []
 
-    def add(self, title: str, arguments: tuple[str, ...] = ()) -> Process:
-        child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"])
+    def add(self, title: str, arguments: tuple[str, ...] = (), *, spins: bool = False) -> Process:
+        program = "while True: pass" if spins else "import time; time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-I", "-S", "-c", program])
         self._children.append(child)
         process = procfs.read_process(child.pid)
         assert process is not None

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.agent import wire
 from orchestrator.agent.archive import agent_archive
 from orchestrator.agent.arguments import ParserAnswer, launch_arguments, parse_commands, serve_arguments
-from orchestrator.agent.installation import find_sglang
+from orchestrator.agent.installation import UNKNOWN_VERSION, find_sglang
 from orchestrator.agent.service_python import OUTPUT_LIMIT, ServicePython
 from tests.rig.sglang import find_environment
 
@@ -35,6 +35,14 @@ def test_values_defaults_and_options_used() -> None:
     assert (command.values["model_path"], command.values["tensor_parallel_size"], command.values["moe_runner_backend"]) == ("/m", 2, "auto")
     assert command.used == {"--model": "model_path", "--tp-size": "tensor_parallel_size"}
     assert answer.destinations == {"--moe-runner-backend": "moe_runner_backend"}
+
+
+def test_any_number_of_command_lines_takes_one_import_that_sees_no_gpu(tmp_path: Path) -> None:
+    imports = tmp_path / "imports"
+    python = small(SMALL_SGLANG_IMPORTS=str(imports), CUDA_VISIBLE_DEVICES="0,1")
+    answer = parse_commands(python, [[*MODEL, "--tp-size", str(size)] for size in range(1, 101)])
+    assert [command.values["tensor_parallel_size"] for command in answer.commands] == list(range(1, 101))
+    assert imports.read_text() == "''\n"
 
 
 @pytest.mark.parametrize(
@@ -172,6 +180,15 @@ def test_the_version_is_read_without_a_process(tmp_path: Path) -> None:
     assert find_sglang(ServicePython(str(not_a_python))).version == "0.5.23"
 
 
+@pytest.mark.parametrize("text", ["", "__version__ = version_of_the_checkout()"])
+def test_a_checkout_that_does_not_say_its_version_is_an_sglang_all_the_same(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang/__init__.py").touch()
+    (tmp_path / "sglang/version.py").write_text(text)
+    found = find_sglang(ServicePython("/usr/bin/python3", {"PYTHONPATH": str(tmp_path), "PYTHONNOUSERSITE": "1"}))
+    assert (found.version, found.problem) == (UNKNOWN_VERSION, None)
+
+
 def test_a_python_without_sglang_says_so() -> None:
     absent = find_sglang(ServicePython("/usr/bin/python3", {"PYTHONNOUSERSITE": "1"}))
     assert absent.version is None
@@ -205,6 +222,24 @@ def test_real_sglang_reads_aliases_abbreviations_and_defaults_alike(real_answer:
     assert short.values == long.values
     assert short.used["--tp"] == "tp_size"
     assert len(short.values) > 300
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_real_sglang_parses_hundreds_of_command_lines_with_one_import() -> None:
+    environment = find_environment()
+    if environment is None:
+        pytest.skip("no SGLang environment: run `make sglang-cpu`")
+    python = ServicePython(str(environment.python), {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"})
+    began = time.monotonic()
+    one = parse_commands(python, [MODEL])
+    once = time.monotonic() - began
+    began = time.monotonic()
+    many = parse_commands(python, [[*MODEL, "--tp-size", str(size)] for size in range(1, 101)])
+    assert (one.problem, many.problem) == (None, None)
+    assert many.commands[99].values["tp_size"] == 100
+    # A second import for each would be hundreds of seconds; a busy machine may take three times as long for the same.
+    assert time.monotonic() - began < 3 * once + 100 * 0.3
 
 
 @pytest.mark.sglang

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import wire
-from orchestrator.agent.correctness import compare, score_texts
+from orchestrator.agent.correctness import compare, score
 from orchestrator.agent.decode import time_decode
 from orchestrator.agent.http import Client
 from tests.agent.serving import free_port
@@ -140,20 +140,20 @@ def test_requests_of_others_in_the_log_are_remarked(server: StandIn, tmp_path: P
 
 
 def test_scores_tell_a_server_that_computes_something_else(server: StandIn) -> None:
-    old = score_texts(Client(server.port))
-    same = compare(old, score_texts(Client(server.port)), 0.05)
+    old = score(Client(server.port), 60.0)
+    same = compare(old, score(Client(server.port), 60.0), wire.Policy())
     server.logprob = -3.0
-    other = compare(old, score_texts(Client(server.port)), 0.05)
+    other = compare(old, score(Client(server.port), 60.0), wire.Policy())
 
     assert [verdict.outcome for verdict in same] == ["pass", "pass"]
     assert [verdict.outcome for verdict in other] == ["refuse", "pass"]
 
 
 def test_a_server_that_refuses_to_score_is_unknown_not_wrong(server: StandIn) -> None:
-    old = score_texts(Client(server.port))
+    old = score(Client(server.port), 60.0)
     server.generate_status = 400
 
-    verdicts = compare(old, score_texts(Client(server.port)), 0.05)
+    verdicts = compare(old, score(Client(server.port), 60.0), wire.Policy())
 
-    assert {verdict.outcome for verdict in verdicts} == {"unknown"}
+    assert [verdict.outcome for verdict in verdicts] == ["warn", "unknown"]
     assert "HTTP 400" in verdicts[0].detail

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import procfs, systemd, waiter, wire
+from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.conditions import read_conditions
 from orchestrator.agent.processes import find_servers, read_environment
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.runner import OwnSession, choose_runner, runner_of, start_detached
@@ -116,7 +118,9 @@ def test_server_inherits_no_lock_and_no_ignored_signal(folder: StateFolder, star
     assert result.main is not None
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert len(os.listdir(f"/proc/{result.main.pid}/fd")) == 3
+    descriptors = f"/proc/{result.main.pid}/fd"
+    # While it starts, Python has one more open now and then.
+    assert wait_until(lambda: len(os.listdir(descriptors)) == 3, Deadline(10.0)), os.listdir(descriptors)
     ignored = next(line for line in Path(f"/proc/{result.main.pid}/status").read_text().splitlines() if line.startswith("SigIgn"))
     assert not int(ignored.split()[1], 16) & 1 << (signal.SIGHUP - 1)
 
@@ -240,3 +244,34 @@ def test_without_systemd_a_session_is_chosen(folder: StateFolder) -> None:
     if systemd.is_available():
         pytest.skip("systemd runs here")
     assert isinstance(choose_runner(folder, a_launch([])), OwnSession)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a server another user's groups and hard limits")
+def test_a_copy_has_the_groups_umask_and_limits_that_were_found(open_folder: StateFolder) -> None:
+    shown = "os.getuid(), os.getgid(), sorted(os.getgroups()), oct(os.umask(0)), dict(os.environ)"
+    code = f"import os, time; print({shown}, flush=True); time.sleep(60)"
+    conditions = wire.Conditions(5, [5, 6], 0o027, {"NOFILE": [512, 1024], "CORE": [0, 0]})
+    environment = {"PATH": "/usr/bin:/bin", "WHOLE": "yes"}
+    launch = a_launch([], user="nobody", conditions=conditions, environment=environment, python="/usr/bin/python3", **script(code))
+    runner = OwnSession(open_folder, launch)
+    started = runner.start()
+    try:
+        log = open_folder.launch_folder(launch.launch_id) / "server.log"
+        wait_for("its word", lambda: "WHOLE" in log.read_text())
+        assert log.read_text().startswith("65534 5 [5, 6] 0o27 {")
+        assert "'HOME'" not in log.read_text(), "its environment is whole as it was found"
+        assert started.main is not None
+        again = read_conditions(started.main.pid)
+        assert again is not None
+        assert (again.group, again.groups, again.umask) == (5, [5, 6], 0)
+        assert (again.limits["NOFILE"], again.limits["CORE"]) == ([512, 1024], [0, 0])
+    finally:
+        stop_members(runner.members, POLICY, lambda *_: None)
+
+
+def test_the_log_keeper_ends_with_the_server_whose_end_it_is_shown(tmp_path: Path) -> None:
+    assert waiter.has_content(str(tmp_path / "gone"))
+    (tmp_path / "exit").touch()
+    assert not waiter.has_content(str(tmp_path / "exit"))
+    (tmp_path / "exit").write_text("success exited 0\n")
+    assert waiter.has_content(str(tmp_path / "exit"))

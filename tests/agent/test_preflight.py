@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,8 +20,9 @@ from orchestrator.agent import http, wire
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.journal import Journal, ServiceLock
 from orchestrator.agent.preflight import preflight
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.state_folder import StateFolder, write_private
+from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.survey import survey
 from tests.agent.serving import BY_HAND, SMALL, Service, free_port
 
@@ -69,6 +71,41 @@ def test_a_candidate_with_only_another_backend_passes(service: Service) -> None:
     assert [item for item in report.differences if item.origin == "drift"] == []
     assert {origin for _, origin in origins} == {"backend", "ours"}
     assert {kind for kind, _ in events} == {"progress"}
+
+
+def switch(service: Service, launch: wire.Launch, **policy: Any) -> wire.StagingPlan | None:
+    return preflight(wire.PreflightRequest(launch, str(service.root), policy=wire.Policy(**policy)), lambda kind, data: None).staging
+
+
+def with_a_gate(service: Service, folder: Path) -> wire.Launch:
+    """A candidate whose SGLang has a gate, which the small one has not."""
+    shutil.copytree(SMALL, folder)
+    (folder / "sglang/srt/distributed").mkdir(parents=True, exist_ok=True)
+    for package in ("sglang", "sglang/srt", "sglang/srt/distributed"):
+        (folder / package / "__init__.py").touch()
+    (folder / "sglang/srt/distributed/gated_launch.py").write_text(
+        "def maybe_wait_for_gated_launch(*, host, port): ...\n", encoding="utf-8"
+    )
+    return service.launch("--device", "cpu", environment={"PYTHONPATH": str(folder)})
+
+
+def test_the_switch_is_planned_beside_a_server_that_serves(service: Service, tmp_path: Path) -> None:
+    gated = with_a_gate(service, tmp_path / "gated")
+    assert switch(service, gated) is None
+    with service.serving():
+        assert preflight(wire.PreflightRequest(gated, str(service.root)), lambda kind, data: None).staging is None
+        staged, without, never = switch(service, gated), switch(service, service.launch()), switch(service, gated, staging="never")
+    assert staged is not None
+    assert without is not None
+    assert never is not None
+    assert (without.staged, "has no gate" in without.reason) == (False, True)
+    assert (never.staged, never.reason) == (False, "the service says `staging: never`")
+    assert outcome(staged, "kernel_caches") == "warn"
+    assert "whether the weights are in the page cache can't be told: no weights are known in" in detail(staged, "checkpoint_files")
+    # Whether there is room is this machine's to say.
+    assert staged.staged == all(verdict.outcome == "pass" for verdict in staged.verdicts if verdict.check in {"gate", "staging"})
+    assert "memory are" in detail(staged, "staging")
+    assert all(verdict.source for verdict in staged.verdicts)
 
 
 def test_what_somebody_changed_is_drift(service: Service) -> None:
@@ -173,6 +210,64 @@ def test_requirements_are_checked_against_the_parsed_arguments(service: Service)
     assert (outcome(report, "quantization"), outcome(report, "python_modules")) == ("refuse", "refuse")
     report = check(service, service.launch("--quantization", "modelopt_fp4"), wire.Requirements(quantization=["modelopt_fp4"]))
     assert outcome(report, "quantization") == "pass"
+
+
+FAST = wire.Probe("fastkernels", "FastMoE", ["mma_tiler_mn"], load=True)
+
+
+def kernels(folder: Path, text: str) -> dict[str, str]:
+    """The environment of a service whose Python finds a kernel library of this text."""
+    (folder / "fastkernels.py").write_text(text)
+    return {"PYTHONPATH": f"{SMALL}:{folder}"}
+
+
+def test_the_source_of_the_kernels_is_read(service: Service, tmp_path: Path) -> None:
+    environment = kernels(tmp_path, "class FastMoE:\n    def run(self, mma_tiler_mn=(256, 128)): ...\n")
+    report = check(service, service.launch(environment=environment), wire.Requirements(probes=[FAST]))
+    assert outcome(report, "kernel") == "pass"
+    assert "mma_tiler_mn is (256, 128) by default" in detail(report, "kernel")
+
+
+def test_kernels_that_are_not_installed_are_refused(service: Service, tmp_path: Path) -> None:
+    environment = kernels(tmp_path, "from absent_dependency_of_this_test import FastMoE\n")
+    report = check(service, service.launch(environment=environment), wire.Requirements(probes=[FAST]))
+    assert outcome(report, "kernel") == "refuse"
+    assert "no fastkernels:FastMoE in" in detail(report, "kernel")
+
+
+def test_a_profile_that_would_silently_be_another_kernel_is_refused(service: Service) -> None:
+    arguments = ("--moe-runner-backend", "flashinfer_cutedsl", "--quantization", "modelopt_fp4")
+    report = check(service, service.launch(*arguments))
+    assert outcome(report, "kernel_choice") == "refuse"
+    assert "silently run CUTLASS kernels under the name flashinfer_cutedsl" in detail(report, "kernel_choice")
+
+
+def test_an_nvfp4_checkpoint_is_read_although_no_argument_says_so(service: Service) -> None:
+    (service.model / "config.json").write_text(json.dumps({"quantization_config": {"quant_algo": "NVFP4"}}))
+    report = check(service, service.launch("--moe-runner-backend", "triton"))
+    assert outcome(report, "kernel_choice") == "refuse"
+    assert "the checkpoint is NVFP4" in detail(report, "kernel_choice")
+
+
+def gpu_tool(folder: Path, gpus: str, apps: str = "") -> Path:
+    """An nvidia-smi that lists these GPUs and these holders of their memory."""
+    tool = folder / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\ncase \"$1\" in --query-gpu*) printf '{gpus}' ;; *) printf '{apps}' ;; esac\n")
+    tool.chmod(0o755)
+    return tool.parent
+
+
+def test_weights_that_can_not_fit_and_a_foreign_holder_are_told(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (service.model / "model.safetensors").open("wb") as stream:
+        stream.truncate(200 << 30)
+    row = "0, GPU-a, RTX PRO 6000, 12.0, 20000, 97887\\n"
+    folder = gpu_tool(tmp_path, row, "GPU-a, 4194303, 19000\\n")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    report = check(service, service.launch())
+    assert outcome(report, "gpu_memory") == "refuse"
+    assert "the weights can't fit: at least 200.0 GiB for each of 1 GPU(s)" in detail(report, "gpu_memory")
+    assert "process 4194303 of another PID namespace" in detail(report, "gpu_memory")
 
 
 def test_several_nodes_are_refused(service: Service) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import wire
-from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.clock import Deadline, SteadyClock, wait_until
 from orchestrator.agent.ready import ReadyReport, wait_ready
 from orchestrator.agent.steps import LaunchFailed
 from tests.agent.serving import free_port
@@ -204,7 +204,7 @@ def test_a_silent_listener_of_our_own_is_given_up_when_nothing_moves(scene: Scen
         failure = scene.fail()
 
     assert failure.category == "stalled"
-    assert "no-progress limit of 0.8 s" in failure.summary
+    assert "no-progress limit (policy: load_stall) of 0.8 s ran out in phase imports" in failure.summary
 
 
 def test_503_while_warming_up_is_not_ready(scene: Scene, after: Callable[..., None]) -> None:
@@ -294,7 +294,7 @@ def test_a_main_process_that_dies_while_loading_is_noticed_at_once(scene: Scene,
     after(0.3, die)
     failure = scene.fail()
 
-    assert failure.category == "backend_unsupported"
+    assert failure.category == "quantization_unsupported"
     assert failure.exit_status == "killed KILL"
     assert scene.elapsed < 0.3 + 0.5
 
@@ -413,3 +413,47 @@ def test_an_answer_refused_during_the_warm_up_is_no_failure(scene: Scene, after:
         scene.wait()
 
         assert scene.elapsed >= 0.5
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_only_spins_is_ended_by_its_phases_limit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.agent.activity._WINDOW", 0.2)
+    scene.members.add("sglang::scheduler_TP1", spins=True)
+    scene.policy = wire.Policy(load_stall=1.5, phases={"distributed": wire.PhaseLimits(total=4.0)})
+    scene.write("[2026-11-29 12:00:00 TP0] Init torch distributed begin.\n")
+
+    failure = scene.fail()
+
+    assert failure.category == "timed_out"
+    assert "the limit for one phase (policy: phases: distributed: total) of 4 s ran out in phase distributed" in failure.summary
+    assert "CPU use" in failure.summary
+    assert "but no log output for" in failure.summary
+    assert 'last line of the log: "Init torch distributed begin."' in failure.summary
+
+
+@pytest.mark.slow
+def test_without_a_log_that_tells_the_phase_no_phases_limit_holds(scene: Scene) -> None:
+    scene.policy = wire.Policy(load_total=1.5, phases={"imports": wire.PhaseLimits(total=0.3)})
+
+    failure = scene.fail()
+
+    assert "the limit for the whole load (policy: load_total) of 1.5 s" in failure.summary
+
+
+@pytest.mark.slow
+def test_a_gap_is_told_and_ends_nothing(scene: Scene, after: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.policy = wire.Policy(load_stall=20.0, load_total=20.0)
+    clock = SteadyClock(lambda: time.monotonic() + jump[0])
+    jump = [0.0]
+    for module in ("ready", "watch"):
+        monkeypatch.setattr(f"orchestrator.agent.{module}.steady", clock)
+    clock.start()
+    after(0.3, lambda: jump.__setitem__(0, 500.0))
+    started: list[StandIn] = []
+    after(0.8, lambda: started.append(StandIn(scene.port)))
+
+    scene.wait()
+
+    started[0].close()
+    clock.stop()
+    assert any("stood still for 500 s" in detail for _, detail in scene.reports)

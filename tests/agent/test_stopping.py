@@ -13,7 +13,7 @@ import pytest
 from orchestrator.agent import wire
 from orchestrator.agent.processes import find_server, launch_members
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.stopping import Phase, StopReport, stop_members, stop_server
+from orchestrator.agent.stopping import Phase, Rest, StopReport, stop_members, stop_server
 from orchestrator.agent.wire import ManagerKind
 from tests.agent.box import Box, is_running, wait_for
 from tests.rig.network import free_port
@@ -41,6 +41,44 @@ def test_idle_server_goes_by_itself_and_the_stop_returns_at_once(box: Box) -> No
     assert report.killed == report.abandoned == []
     assert Phase.KILLING not in phases(report)
     assert 0.5 <= report.seconds < 5
+
+
+def test_what_lingers_after_its_schedulers_is_not_waited_for_where_seconds_count(box: Box) -> None:
+    server = box.serve(free_port(), lingers=30)
+    report = stop_server(server, dataclasses.replace(POLICY, grace=60), ignore, load=lambda: 0, rest=Rest(0.1))
+    assert phases(report) == [Phase.DRAINING, Phase.GRACE, Phase.REST]
+    assert report.seconds < 10
+    assert report.killed == []
+    assert [name for name in report.not_awaited if "launch_server" in name]
+    assert "were not waited for" in report.summary
+    assert report.requests_lost == 0
+    assert not any(is_running(member.pid) for member in server.members)
+
+
+def test_a_server_that_says_it_is_done_is_not_waited_for_where_nothing_is_to_be_released(box: Box) -> None:
+    server = box.serve(free_port(), exit_after=30)
+    rest = Rest(0.0, releases=False, done=lambda: True)
+    report = stop_server(server, dataclasses.replace(POLICY, grace=60), ignore, load=lambda: 2, rest=rest)
+    assert report.seconds < 10
+    assert len(report.not_awaited) >= 3
+    assert not any(is_running(member.pid) for member in server.members)
+
+
+@pytest.mark.slow
+def test_schedulers_that_release_gpu_memory_are_waited_for_though_the_server_says_that_it_is_done(box: Box) -> None:
+    server = box.serve(free_port(), exit_after=1.5, lingers=30)
+    report = stop_server(server, dataclasses.replace(POLICY, grace=60), ignore, load=lambda: 0, rest=Rest(0.0, done=lambda: True))
+    assert 1.5 <= report.seconds < 10
+    assert report.requests_lost == 0
+
+
+@pytest.mark.slow
+def test_what_lingers_after_its_schedulers_has_the_whole_grace_otherwise(box: Box) -> None:
+    server = box.serve(free_port(), lingers=1.5)
+    report = stop_server(server, POLICY, ignore, load=lambda: 0)
+    assert phases(report) == [Phase.DRAINING, Phase.GRACE]
+    assert report.seconds >= 1.5
+    assert report.killed == report.not_awaited == []
 
 
 def test_stop_touches_no_other_server(box: Box) -> None:
@@ -72,9 +110,9 @@ def test_server_that_ignores_sigterm_is_killed_after_the_grace(box: Box) -> None
 def test_stopped_server_is_woken(box: Box) -> None:
     server = box.serve(free_port())
     os.kill(server.main.pid, signal.SIGSTOP)
-    report = stop_server(server, POLICY, ignore)
+    report = stop_server(server, wire.Policy(grace=60), ignore)
     assert report.killed == []
-    assert report.seconds < 5
+    assert report.seconds < 60
 
 
 @pytest.mark.slow
@@ -86,7 +124,7 @@ def test_drain_waits_for_requests_then_aborts_them(box: Box) -> None:
         server, POLICY, lambda phase, _: seen.append(phase), load=lambda: 2, abort=lambda: aborted.append(time.monotonic())
     )
     assert phases(report)[:3] == [Phase.DRAINING, Phase.ABORTING, Phase.GRACE]
-    assert report.requests_left == 2
+    assert report.requests_left == report.requests_lost == 2
     assert len(aborted) >= 2, "new requests are accepted while it drains, so one abort is not enough"
     assert seen[-1] == Phase.ENDED
 
@@ -96,8 +134,23 @@ def test_drain_ends_when_the_requests_have(box: Box) -> None:
     server = box.serve(free_port(), exit_after=1.0)
     answers = iter([1, None, 0])
     report = stop_server(server, dataclasses.replace(POLICY, drain=30), ignore, load=lambda: next(answers))
-    assert report.requests_left == 0
+    assert report.requests_left == report.requests_lost == 0
     assert next(answers, "asked to the end") == "asked to the end"
+
+
+@pytest.mark.slow
+def test_requests_that_are_not_to_be_aborted_go_on_through_the_grace_and_are_counted_when_they_are_cut(box: Box) -> None:
+    server = box.serve(free_port(), ignore_term=True)
+    policy = dataclasses.replace(POLICY, drain=0.3, grace=0.6, drain_end=wire.DrainEnd.STOP)
+    aborted: list[int] = []
+    report = stop_server(server, policy, ignore, load=lambda: 3, abort=lambda: aborted.append(1))
+    assert phases(report) == [Phase.DRAINING, Phase.GRACE, Phase.KILLING]
+    assert aborted == []
+    assert report.requests_lost == 3
+
+
+def test_what_a_server_does_not_say_is_unknown(box: Box) -> None:
+    assert stop_server(box.serve(free_port()), POLICY, ignore).requests_lost is None
 
 
 def test_stop_is_carried_to_its_end_though_the_server_answers_nonsense(box: Box) -> None:

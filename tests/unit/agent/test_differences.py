@@ -187,3 +187,23 @@ def test_of_a_login_only_what_steers_a_server_is_drift(variable: str, origin: st
     assert rows(old, new)[0][4] == origin
     assert rows(dataclasses.replace(old, from_login=False), new)[0][4] == "drift"
     assert rows(old, Side(parsed({}), {variable: "y"}))[0][4] == "drift"
+
+
+def test_what_a_sweep_tries_is_the_sweeps_and_nobodys_drift() -> None:
+    old = parsed({"max_running_requests": 32, "chunked_prefill_size": 4096, "fp4_gemm_backend": "a"})
+    new = parsed({"max_running_requests": None, "chunked_prefill_size": 8192, "fp4_gemm_backend": "b"})
+    names = ProfileNames(frozenset({"fp4_gemm_backend"}), swept=frozenset({"max_running_requests", "fp4_gemm_backend"}))
+    found = differences(Side(old, {}), Side(new, {}), names)
+    assert [(item.name, item.origin) for item in found] == [
+        ("--fp4-gemm-backend", "backend"),
+        ("--max-running-requests", "sweep"),
+        ("--chunked-prefill-size", "drift"),
+    ]
+
+
+def test_what_an_earlier_sweep_has_left_running_is_drift_to_a_relaunch() -> None:
+    def launch(*swept: str) -> wire.Launch:
+        return wire.Launch("L", "glm", "a", "python3", [], "127.0.0.1", 1, swept_flags=list(swept))
+
+    assert profile_names(launch(), launch("--max-running-requests"), {}).swept == frozenset()
+    assert profile_names(launch("--max-running-requests"), launch(), {}).swept == frozenset({"max_running_requests"})

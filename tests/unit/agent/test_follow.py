@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 from orchestrator.agent import wire
 from orchestrator.agent.follow import collect, follow, logs
 from orchestrator.agent.journal import Journal
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.state_folder import StateFolder, write_private
+from orchestrator.agent.state_folder import StateFolder
 
 LAUNCH = wire.Launch("l1", "svc", "auto", "/py", [], "127.0.0.1", 1, secrets={"api-key": "hunter2222"})
 
@@ -91,6 +94,9 @@ def test_an_order_that_nobody_holds_and_that_has_no_result_is_told_as_interrupte
     [
         (wire.State.CHECKED, 3, "unchanged"),
         (wire.State.BASELINE, 3, "unchanged"),
+        (wire.State.WARMING, 3, "unchanged"),
+        (wire.State.STAGING, 5, "unchanged"),
+        (wire.State.ACTIVATING, 7, "unknown; when it was cut off, a server had been started and may come up unwatched"),
         (wire.State.STARTING, 7, "unknown; when it was cut off, nothing served"),
         (wire.State.LOADING, 7, "unknown; when it was cut off, a server had been started and may come up unwatched"),
         (wire.State.VERIFIED, 7, "unknown; when it was cut off, the new server served"),
@@ -102,6 +108,15 @@ def test_what_an_interrupted_order_has_done_to_the_service_is_told(tmp_path: Pat
         journal.state(state, "")
     result, _ = followed(tmp_path)
     assert (result.state, result.exit_code, result.service) == (f"INTERRUPTED({state})", exit_code, service)
+
+
+def test_a_way_back_cut_off_while_it_was_staged_is_not_taken_for_an_old_server_left_alone(tmp_path: Path) -> None:
+    _, path = open_order(tmp_path)
+    with Journal(path) as journal:
+        for state in (wire.State.CHECKED, wire.State.STAGING, wire.State.DRAINING, wire.State.ROLLING_BACK, wire.State.STAGING):
+            journal.state(state, "")
+    result, _ = followed(tmp_path)
+    assert (result.exit_code, result.service) == (7, "unknown; when it was cut off, nothing served")
 
 
 @pytest.mark.parametrize(("state", "exit_code"), [("DONE", 0), ("REFUSED", 3), ("RESTORED", 6), ("DOWN", 7)])
@@ -181,6 +196,26 @@ def test_following_a_service_says_that_its_launch_has_ended_and_goes_on_with_the
     with pytest.raises(EOFError):
         logs(wire.LogRequest("svc", str(tmp_path), follow=True), listener)
     assert listener.heard == ["up", "(launch l2 has ended: exited 0)", "(launch l1-by-another-clock has begun)", "second"]
+
+
+def test_following_a_launch_that_was_never_started_ends_though_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.agent.follow._BEGUN_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.agent.follow._ENDED_EVERY", 0.02)
+    looks, sleep = iter(range(500)), time.sleep
+
+    def counted(seconds: float) -> None:
+        next(looks)
+        sleep(seconds / 10)
+
+    monkeypatch.setattr("orchestrator.agent.follow.time.sleep", counted)
+    folder, _ = open_order(tmp_path)
+    path = began(folder, "l1", "")
+    os.utime(path, (time.time() + 10_800, time.time() + 10_800))
+    heard: list[str] = []
+    logs(wire.LogRequest("svc", str(tmp_path), launch_id="l1", follow=True), lambda _, data: heard.append(data.detail))
+    assert heard == ["launch l1 has ended"]
 
 
 def test_following_a_launch_ends_with_it_and_takes_no_other(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.agent import wire
 from orchestrator.agent.journal import JOURNAL, Journal, ServiceLock, Tail, lock_holder, order_status, read_journal
-from orchestrator.agent.state_folder import StateFolder, write_private
+from orchestrator.agent.private_files import write_private
+from orchestrator.agent.state_folder import StateFolder
 
 
 def open_order(tmp_path: Path) -> tuple[StateFolder, Path]:
@@ -41,6 +44,25 @@ def test_a_torn_last_line_is_dropped_and_numbering_goes_on(tmp_path: Path) -> No
     with Journal(tmp_path) as journal:
         journal.state("LOCKED", "after the crash")
     assert [(entry.sequence, entry.state) for entry in read_journal(tmp_path / JOURNAL)] == [(1, "CHECKED"), (2, "LOCKED")]
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"sequence": 2, "sta', b'{"sequence"\0\0: 2, "sta'])
+def test_whoever_takes_over_has_the_room_that_was_reserved(tmp_path: Path, torn: bytes) -> None:
+    killed = Journal(tmp_path)
+    killed.state("CHECKED", "whole")
+    end = (tmp_path / JOURNAL).stat().st_size
+    killed.reserve()
+    killed._progress.close()
+    os.close(killed._journal)  # as the kernel does, not as close() does
+    with (tmp_path / JOURNAL).open("r+b") as stream:
+        stream.seek(end)
+        stream.write(torn)
+    blocks = (tmp_path / JOURNAL).stat().st_blocks
+    with Journal(tmp_path) as journal:
+        assert (tmp_path / JOURNAL).stat().st_blocks == blocks
+        journal.state("STOPPING", "x")
+        assert [entry.state for entry in read_journal(tmp_path / JOURNAL)] == ["CHECKED", "STOPPING"]
+    assert (tmp_path / JOURNAL).read_bytes().endswith(b"}\n")
 
 
 def test_the_journal_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -123,6 +145,35 @@ def test_the_order_at_work_comes_before_a_newer_one_that_was_refused(tmp_path: P
     assert newest.order_id == "o2"
 
 
+def test_an_order_cut_off_is_seen_though_an_older_one_has_a_later_time_in_its_name(tmp_path: Path) -> None:
+    folder = StateFolder(str(tmp_path), "svc")
+    folder.create()
+    for order_id, state in (("20260102T120000Z-aa", wire.State.DONE), ("20260102T090000Z-bb", wire.State.STOPPING)):
+        write_order(folder, order_id, state)
+        folder.note_order(order_id)
+    status = order_status(folder)
+    assert status is not None
+    assert (status.order_id, status.half_done) == ("20260102T090000Z-bb", True)
+
+
+@pytest.mark.parametrize("step", [-10800.0, 10800.0])
+def test_a_step_of_the_clock_changes_nothing_in_a_journal_but_its_wall_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    folder, path = open_order(tmp_path)
+    now = time.time()
+    with Journal(path) as journal:
+        for state, moment in ((wire.State.LOADING, now), (wire.State.VERIFIED, now + step), (wire.State.DONE, now + step)):
+            monkeypatch.setattr(time, "time", lambda moment=moment: moment)
+            journal.state(state, "")
+    entries = read_journal(path / JOURNAL)
+    assert [entry.sequence for entry in entries] == [1, 2, 3]
+    assert [entry.monotonic for entry in entries] == sorted(entry.monotonic for entry in entries)
+    status = order_status(folder)
+    assert status is not None
+    assert (status.state, status.began, status.since) == ("DONE", now, now + step)
+
+
 def test_an_order_that_ends_after_its_journal_was_read_was_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, path = open_order(tmp_path)
     lock = ServiceLock(folder)
@@ -153,3 +204,14 @@ def test_the_status_of_an_order_tells_its_reason(tmp_path: Path) -> None:
     status = order_status(folder)
     assert status is not None
     assert status.reason == "night shift"
+
+
+def test_an_order_whose_own_file_is_damaged_still_reads_as_cut_off(tmp_path: Path) -> None:
+    folder, path = open_order(tmp_path)
+    with Journal(path) as journal:
+        journal.state(wire.State.LOADING, "")
+    (path / "order.json").write_text('{"order_id": "o1", "ki')
+    status = order_status(folder)
+    assert status is not None
+    assert (status.state, status.half_done, status.service) == ("INTERRUPTED(LOADING)", True, "svc")
+    assert "order.json" in status.reason

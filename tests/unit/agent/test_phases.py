@@ -8,6 +8,7 @@ import pytest
 from orchestrator.agent.phases import LogFollower, PhaseTracker, parse_batch, parse_line, split_lines
 
 CAPTURES = Path(__file__).parents[2] / "data/captures"
+GATED = ["imports", "distributed", "gate", "weights", "kv_cache", "warm_up", "ready"]
 BASIC = ["imports", "distributed", "weights", "kv_cache", "warm_up", "ready"]
 GRAPHS = ["imports", "distributed", "weights", "kv_cache", "graph_capture", "warm_up", "ready"]
 
@@ -28,6 +29,9 @@ def follow(path: Path) -> PhaseTracker:
         ("cpu-0.5.23/main.log", BASIC),
         ("cpu-0.5.23/tp2.log", BASIC),
         ("cpu-0.5.9/main.log", BASIC),
+        ("cpu-0.5.23/gate.log", GATED),
+        ("cpu-0.5.23/gate_port_taken.log", GATED[:3]),
+        ("cpu-0.5.23/gate_rank_killed.log", GATED[:3]),
         ("h200-0.5.17/A0_default.log", GRAPHS),
         ("h200-0.5.17/F_port_in_use.log", GRAPHS),
         ("h200-0.5.17/M_deep_gemm.log", GRAPHS[:5]),
@@ -210,3 +214,19 @@ def test_batch_lines(text: str, kind: str, running: int, throughput: float | Non
 
 def test_other_lines_are_no_batches() -> None:
     assert parse_batch("The server is fired up and ready to roll!") is None
+
+
+def test_a_log_that_is_flooded_is_read_in_portions_and_not_whole(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("Load weight begin. avail mem=90.00 GB\n" + "the same line over and over\n" * 100_000)
+    follower = LogFollower(log)
+    portions = [len(follower.read()) for _ in range(4)]
+    assert sum(portions) == 100_001
+    assert max(portions) < 60_000
+    with log.open("a") as stream:
+        stream.write("the same line over and over\n" * 1_000_000 + "Load weight end. elapsed=3.00 s\n")
+    last = follower.read()
+    assert len(last) < 60_000
+    assert last[-1].text == "Load weight end. elapsed=3.00 s"
+    assert follower.read() == []
+    follower.close()

@@ -2,163 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.clock import SteadyClock
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.relaunch import Relaunch
-from orchestrator.agent.steps import CAPACITY_CHECK, LaunchFailed, Observed, Previous, Ready, Report, Stopped
+from orchestrator.agent.relaunch_words import dark_seconds
+from orchestrator.agent.steps import CAPACITY_CHECK, Previous, Stopped
 from orchestrator.agent.wire import OrderKind, Outcome, State
-
-OLD_ID = wire.ProcessId(100, 5000)
-OLD = wire.ServerInfo(
-    OLD_ID,
-    [OLD_ID],
-    wire.Manager(wire.ManagerKind.OWN_UNIT, "orchestrator-s-old.service"),
-    30000,
-    True,
-    "/py",
-    ["--port", "30000"],
-    "root",
-    1.0,
-)
-OLD_LAUNCH = wire.Launch("old", "s", "auto", "/py", ["--port", "30000"], "127.0.0.1", 30000)
-NEW_LAUNCH = replace(OLD_LAUNCH, launch_id="new", backend="flashinfer_cutedsl")
-TIMING = wire.DecodeTiming(tokens_per_second=10.36, time_per_output_token=1 / 10.36)
-DIRTY = wire.Verdict("port", Outcome.REFUSE, "port 30000 is held by process 7", next_step="ss -ltnp sport = :30000")
-
-
-@dataclass
-class RememberingSteps:
-    """Stands in for the box: answers from its fields and remembers the calls."""
-
-    server: wire.ServerInfo | None = OLD
-    previous: Previous = field(default_factory=lambda: Previous(OLD_LAUNCH))
-    failing: set[str] = field(default_factory=set)
-    dirty_after: set[str] = field(default_factory=set)
-    verdict: wire.Verdict = field(default_factory=lambda: wire.Verdict("answers", Outcome.PASS, "same"))
-    left: tuple[str, ...] = ()
-    full_disk: bool = False
-    calls: list[str] = field(default_factory=list)
-
-    def find(self) -> wire.ServerInfo | None:
-        return self.server
-
-    def capture(self) -> Previous:
-        self.calls.append("capture")
-        return self.previous
-
-    def observe(self, previous: Previous) -> Observed:
-        self.calls.append("observe")
-        if "observe" in self.failing:
-            raise ValueError("not what was expected")
-        return Observed(capacity=1000)
-
-    def measure(self, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
-        self.calls.append(f"measure {launch.launch_id}")
-        if f"measure {launch.launch_id}" in self.failing:
-            raise ValueError("not what was expected")
-        return replace(TIMING, skipped="others use it") if f"skip {launch.launch_id}" in self.failing else TIMING
-
-    def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
-        self.calls.append("stop")
-        if "refused stop" in self.failing:
-            raise AgentRefusal("rights", "not allowed to signal it")
-        report("draining", "")
-        if "stop" in self.failing:
-            raise AgentRefusal("kernel", "processes can't be held")
-        enter(State.STOPPING, "no requests left")
-        return Stopped("ended by itself after 3.0 s", last_answer=10.0)
-
-    def clean(self, report: Report) -> list[wire.Verdict]:
-        return [DIRTY] if "old" in self.dirty_after else []
-
-    def leftovers(self) -> list[str]:
-        return list(self.left)
-
-    def end_leftovers(self, report: Report) -> list[wire.Verdict]:
-        self.calls.append("end_leftovers")
-        if "leftovers" in self.failing:
-            raise ValueError("not what was expected")
-        return [DIRTY] if "leftovers" in self.dirty_after else []
-
-    def start(self, launch: wire.Launch) -> dict[str, Any]:
-        self.calls.append(f"start {launch.launch_id}")
-        if f"start {launch.launch_id}" in self.failing:
-            raise OSError(28, "No space left on device", "/state/launch.json") if self.full_disk else OSError("broken")
-        return {}
-
-    def start_unit(self, unit: str) -> None:
-        self.calls.append(f"start_unit {unit}")
-
-    def wait_ready(self, previous: Previous, report: Report, enter: Callable[[str, str], None]) -> Ready:
-        if previous.launch.launch_id in self.failing:
-            raise LaunchFailed(wire.Failure("out_of_memory", f"{previous.launch.launch_id} ran out of memory"))
-        enter(State.ANSWERING, "first good generation")
-        return Ready(12.5, Observed(capacity=1000))
-
-    def verify(self, launch: wire.Launch, old: Observed, new: Observed, report: Report) -> list[wire.Verdict]:
-        return [self.verdict]
-
-    def stop_launch(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:
-        self.calls.append(f"stop_launch {launch.launch_id}")
-        return [DIRTY] if "new" in self.dirty_after else []
-
-    def still_serves(self, launch: wire.Launch, report: Report) -> None:
-        self.calls.append(f"still_serves {launch.launch_id}")
-        if f"serves {launch.launch_id}" in self.failing:
-            raise LaunchFailed(wire.Failure("killed", f"{launch.launch_id} was killed"))
-        if f"look at {launch.launch_id}" in self.failing:
-            raise ValueError("not what was expected")
-
-    def mark_verified(self, launch: wire.Launch, observed: Observed) -> None:
-        if "record" in self.failing:
-            raise OSError(28, "No space left on device")
-        self.calls.append(f"mark_verified {launch.launch_id}")
-
-    def new_launch_id(self) -> str:
-        return "back"
-
-
-@dataclass
-class ListJournal:
-    states: list[str] = field(default_factory=list)
-    full_from: str | None = None
-    """The state from which on nothing can be written."""
-    full: bool = False
-
-    def state(self, state: str, reason: str, data: dict[str, Any] | None = None) -> None:
-        self.full = self.full or state == self.full_from
-        if self.full:
-            raise OSError(28, "No space left on device")
-        self.states.append(state)
-
-    def progress(self, phase: str, detail: str = "") -> None:
-        return
-
-
-def order(
-    kind: str = OrderKind.RELAUNCH, old: wire.ProcessId | None = OLD_ID, new: wire.Launch | None = NEW_LAUNCH, measure: bool = True
-) -> wire.Order:
-    return wire.Order("o1", kind, "s", "/state", 30000, wire.Policy(measure=measure), "ann@laptop", old=old, new=new)
-
-
-def carry_out(asked: wire.Order, steps: RememberingSteps) -> tuple[wire.OrderResult, list[str]]:
-    journal = ListJournal()
-    return Relaunch(asked, steps, journal).run(), journal.states
+from tests.unit.agent.remembering_steps import DIRTY, OLD, OLD_LAUNCH, TIMING, ListJournal, RememberingSteps, carry_out, order
 
 
 def test_relaunch_walks_every_state_in_order_and_measures_both_servers() -> None:
     steps = RememberingSteps()
     result, states = carry_out(order(), steps)
-    assert " ".join(states) == ("CHECKED LOCKED BASELINE DRAINING STOPPING CLEAN STARTING LOADING ANSWERING VERIFIED MEASURED DONE")
-    assert steps.calls == ["capture", "observe", "measure old", "stop", "start new", "mark_verified new", "measure new"]
+    assert " ".join(states) == ("CHECKED LOCKED BASELINE WARMING DRAINING STOPPING CLEAN STARTING LOADING ANSWERING VERIFIED MEASURED DONE")
+    before, after = (
+        ["capture", "observe", "measure old", "warm new", "warmed new", "remember"],
+        ["mark_verified new", "come_back new", "measure new"],
+    )
+    assert steps.calls == [*before, "stop", "start new", *after]
     assert (result.state, result.exit_code, result.dark_seconds) == (State.DONE, 0, 2.5)
     assert result.baseline == result.measured == TIMING
+
+
+def test_what_the_operator_overruled_is_in_the_journals_first_line() -> None:
+    journal = ListJournal()
+    asked = dataclasses.replace(order(), overruled=["compute_capability: not for 12.0"])
+    Relaunch(asked, RememberingSteps(), journal).run()
+    assert journal.data[0]["overruled"] == {"by": "ann@laptop", "checks": ["compute_capability: not for 12.0"]}
+    journal = ListJournal()
+    Relaunch(order(), RememberingSteps(), journal).run()
+    assert "overruled" not in journal.data[0]
 
 
 def test_without_measuring_nothing_is_timed() -> None:
@@ -173,7 +53,7 @@ def test_a_launch_that_fails_is_cleared_away_and_the_previous_one_serves_again()
     steps = RememberingSteps(failing={"new"})
     result, states = carry_out(order(), steps)
     assert states[-5:] == ["ROLLING_BACK", "STARTING", "LOADING", "ANSWERING", "RESTORED"]
-    assert steps.calls[-4:] == ["start new", "stop_launch new", "start back", "mark_verified back"]
+    assert steps.calls[-5:] == ["start new", "stop_launch new", "start back", "mark_verified back", "come_back back"]
     assert (result.state, result.exit_code, result.launch_id) == (State.RESTORED, 6, "back")
     assert result.failure is not None
     assert result.failure.category == "out_of_memory"
@@ -234,7 +114,7 @@ def test_teardown_stops_and_starts_nothing() -> None:
     steps = RememberingSteps()
     result, states = carry_out(order(OrderKind.TEARDOWN, new=None), steps)
     assert states == ["CHECKED", "LOCKED", "DRAINING", "STOPPING", "CLEAN", "DONE"]
-    assert steps.calls == ["capture", "stop"]
+    assert steps.calls == ["capture", "remember", "stop"]
     assert result.exit_code == 0
 
 
@@ -291,7 +171,7 @@ def test_the_next_step_names_the_launch_that_failed() -> None:
 def test_a_stop_that_breaks_off_half_way_is_rolled_back() -> None:
     steps = RememberingSteps(failing={"stop"})
     result, states = carry_out(order(), steps)
-    assert states[3:] == ["DRAINING", "ROLLING_BACK", "STARTING", "LOADING", "ANSWERING", "RESTORED"]
+    assert states[4:] == ["DRAINING", "ROLLING_BACK", "STARTING", "LOADING", "ANSWERING", "RESTORED"]
     assert "start back" in steps.calls
     assert (result.exit_code, result.summary) == (6, "processes can't be held")
 
@@ -352,7 +232,7 @@ def test_a_serving_server_is_not_given_up_for_its_record() -> None:
     assert [verdict.check for verdict in result.verdicts if verdict.outcome == Outcome.WARN] == ["record"]
 
 
-@pytest.mark.parametrize("state", ["CHECKED", "LOCKED", "BASELINE", "DRAINING"])
+@pytest.mark.parametrize("state", ["CHECKED", "LOCKED", "BASELINE", "WARMING", "DRAINING"])
 def test_nothing_is_touched_when_the_journal_can_not_be_written(state: str) -> None:
     steps = RememberingSteps()
     machine = Relaunch(order(), steps, ListJournal(full_from=state))
@@ -396,3 +276,44 @@ def test_less_kv_cache_is_a_failure_of_its_own() -> None:
     assert result.failure == wire.Failure("kv_capacity", "44% of the 1000 of l1", [], "lower capacity_fail")
     assert result.summary == "44% of the 1000 of l1; there was no server to put back"
     assert "fab launch" not in str(result.next_step)
+
+
+def test_a_line_says_for_how_long_the_place_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = [0.0]
+    clock = SteadyClock(lambda: moment[0])
+    monkeypatch.setattr("orchestrator.agent.clock.BEAT_SECONDS", 3600.0)
+    monkeypatch.setattr("orchestrator.agent.walk.steady", clock)
+    clock.start()
+    steps, journal = RememberingSteps(), ListJournal()
+
+    def frozen(*_: Any) -> list[wire.Verdict]:
+        moment[0] += 300.0
+        clock.now()
+        return []
+
+    monkeypatch.setattr(steps, "clean", frozen)
+    Relaunch(order(), steps, journal).run()
+    clock.stop()
+
+    still = [state for state, data in zip(journal.states, journal.data, strict=True) if data.get("stood_still") == [300.0]]
+    assert still == [State.CLEAN]
+
+
+@pytest.mark.parametrize(
+    ("stopped", "dark"),
+    [
+        (Stopped("s", last_answer=90.0, boot="this"), 10.0),
+        (Stopped("s", last_answer=90.0), 10.0),
+        (Stopped("s", last_answer=101.0, boot="this"), 0.0),
+        (Stopped("s", boot="this"), None),
+        (Stopped("s", last_answer=5000.0, answered_at=1000.0, boot="another"), 60.0),
+        (Stopped("s", last_answer=5000.0, boot="another"), None),
+    ],
+)
+def test_dark_time_is_told_by_the_wall_clock_across_a_restart_of_the_machine(
+    stopped: Stopped, dark: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.agent.relaunch_words.time.monotonic", lambda: 102.0)
+    monkeypatch.setattr("orchestrator.agent.relaunch_words.time.time", lambda: 1062.0)
+
+    assert dark_seconds(stopped, 100.0, "this") == dark

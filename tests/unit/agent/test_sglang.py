@@ -130,6 +130,50 @@ def test_load_comes_from_metrics_last(version: str) -> None:
     assert sglang.running_and_queued(CannedClient({"/metrics": capture(f"{version}/metrics.txt")})) == 0
 
 
+def metrics(*lines: str) -> Response:
+    return Response(200, "".join(f"sglang:num_{line}\n" for line in lines).encode())
+
+
+def test_ranks_that_tell_the_same_count_once_and_data_parallel_ranks_add_up() -> None:
+    body = metrics(
+        'running_reqs{dp_rank="0",tp_rank="0"} 3.0',
+        'running_reqs{dp_rank="0",tp_rank="1"} 3.0',
+        'running_reqs{dp_rank="0",priority="7",tp_rank="0"} 1.0',
+        'running_reqs{dp_rank="1",tp_rank="0"} 2.0',
+        'queue_reqs{dp_rank="0",tp_rank="0"} 1.0',
+        'queue_reqs{dp_rank="1",tp_rank="0"} 0.0',
+    )
+    load = sglang.running_and_queued(CannedClient({"/metrics": body}))
+
+    assert load == 6
+    assert isinstance(load, sglang.Lagging)
+
+
+@pytest.mark.parametrize(
+    ("changes", "load"),
+    [
+        ({"queues": {"waiting": 2, "grammar": 1, "paused": 1, "retracted": 5}, "num_waiting_reqs": 2}, 4),
+        ({"num_waiting_uncached_tokens": 9000}, 1),
+        ({"num_waiting_uncached_tokens": 9000, "num_running_reqs": 2}, 2),
+        ({}, 0),
+    ],
+)
+def test_load_counts_what_stands_in_no_ordinary_queue(changes: dict[str, object], load: int) -> None:
+    answer = json.loads(capture("cpu-0.5.23/v1_loads.json").body)
+    second = {**answer["loads"][0], "dp_rank": 1}
+    answer["loads"][0].update(changes)
+    answer["loads"].append(second)
+
+    assert sglang.running_and_queued(CannedClient({"/v1/loads": Response(200, json.dumps(answer).encode())})) == load
+
+
+def test_a_key_that_is_not_known_leaves_the_metrics() -> None:
+    refused = Response(401, b'{"error":"Unauthorized"}')
+    client = CannedClient({"/v1/loads": refused, "/get_load": refused, "/metrics": metrics('running_reqs{tp_rank="0"} 2.0')})
+
+    assert sglang.running_and_queued(client) == 2
+
+
 def test_load_is_unknown_where_nothing_tells_it() -> None:
     assert sglang.running_and_queued(CannedClient({})) is None
     assert sglang.running_and_queued(CannedClient({"/metrics": Response(200, b"# nothing\n")})) is None

@@ -8,6 +8,9 @@ import time
 
 print("a line that an import prints to stdout", flush=True)
 
+if os.environ.get("SMALL_SGLANG_IMPORTS"):
+    with open(os.environ["SMALL_SGLANG_IMPORTS"], "a") as stream:
+        stream.write(f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r}\n")
 if os.environ.get("SMALL_SGLANG_HANGS"):
     time.sleep(600)
 if os.environ.get("SMALL_SGLANG_BROKEN"):
