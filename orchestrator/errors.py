@@ -11,13 +11,18 @@
     │   ├── HostKeyError         unknown or changed host key
     │   ├── ContainerError       the container is not running or can't be entered
     │   ├── RightsError          not allowed to do what the job needs
+    │   │   └── NotRootError     it takes root, and the agent is not
     │   ├── PythonError          no python3, too old, or a package of it is missing
     │   ├── KernelError          the kernel is too old for what the agent needs
     │   ├── DiskFullError        a disk there is full
     │   ├── AgentError           the agent was killed, failed or spoke nonsense
     │   └── ConnectionLostError  the connection ended while the agent ran
-    ├── LockedError          5   somebody else changes this service
+    ├── LockedError          5   somebody else changes this service, or has locked it
+    │   ├── TurnedAwayError          somebody was faster: nothing kept the change away when it was planned
+    │   └── UnfinishedOrderError     a change that was cut off half-way has to be brought to its end first
     ├── RolledBackError      6   the new launch failed; the previous one serves again
+    ├── ServiceDownError     7   nothing serves, or nobody knows: a person is needed
+    ├── InvalidTimingError   9   a decode timing is not to be believed
     └── InterruptedByOperatorError 130
 """
 
@@ -78,6 +83,10 @@ class RightsError(UnreachableError):
     """The account lacks a right without which nothing can be proven or done."""
 
 
+class NotRootError(RightsError):
+    """The place was reached and asked, and what was asked takes root there."""
+
+
 class PythonError(UnreachableError):
     """The place has no Python that can run the agent."""
 
@@ -104,10 +113,30 @@ class LockedError(OrchestratorError):
     exit_code = 5
 
 
+class TurnedAwayError(LockedError):
+    """The box refused an order because of somebody who was not there yet when it was planned."""
+
+
+class UnfinishedOrderError(LockedError):
+    """A change that had touched something was cut off, and nobody has brought it to its end yet."""
+
+
 class RolledBackError(OrchestratorError):
     """The new launch failed and the previous one serves again."""
 
     exit_code = 6
+
+
+class ServiceDownError(OrchestratorError):
+    """Nothing serves any more, or it is not known whether anything does."""
+
+    exit_code = 7
+
+
+class InvalidTimingError(OrchestratorError):
+    """A decode timing is not to be believed; why is with it."""
+
+    exit_code = 9
 
 
 class InterruptedByOperatorError(OrchestratorError):

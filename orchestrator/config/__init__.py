@@ -1,26 +1,34 @@
-"""The inventory: hosts, services and backend profiles, read from YAML into strict models.
+"""The inventory: hosts, services, backend profiles and tuning profiles, read from YAML into strict models.
 
 Importing this package imports pydantic and PyYAML; the command line imports it only in commands that need an inventory.
 """
 
-from orchestrator.config.compose import base_launch, compose_launch, policy, requirements
-from orchestrator.config.inventory import Inventory
+from orchestrator.config.compose import Overlay, base_launch, compose_launch, expectations, policy, requirements
+from orchestrator.config.inventory import Inventory, NamedHost
 from orchestrator.config.loader import load_inventory
 from orchestrator.config.models import Backend, Container, Host, Place, Service, Variant
 from orchestrator.config.secrets import resolve_secrets
+from orchestrator.config.tuning import TuningProfile
+from orchestrator.config.variants import choose, signs
 
 __all__ = [
     "Backend",
     "Container",
     "Host",
     "Inventory",
+    "NamedHost",
+    "Overlay",
     "Place",
     "Service",
+    "TuningProfile",
     "Variant",
     "base_launch",
+    "choose",
     "compose_launch",
+    "expectations",
     "load_inventory",
     "policy",
     "requirements",
     "resolve_secrets",
+    "signs",
 ]

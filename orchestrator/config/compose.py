@@ -3,45 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from orchestrator.agent import wire
 from orchestrator.config.fields import ArgumentType
 from orchestrator.config.models import Backend, Service, Variant
-from orchestrator.config.versions import Version
-from orchestrator.errors import RefusedError, UsageError
+from orchestrator.config.variants import choose
+from orchestrator.errors import UsageError
 
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True)
+class Overlay:
+    """What a point of a sweep lays over the service and its profiles: `arguments`, as a service's.
+
+    `flags` are all that the sweep tries values of, at this point or at others: between two of its launches none of them is drift.
+    """
+
+    arguments: Mapping[str, ArgumentType] = field(default_factory=dict)
+    flags: Sequence[str] = ()
+
+
 def compose_launch(
-    service: Service, backends: Sequence[Backend], sglang_version: str, launch_id: str, secrets: Mapping[str, str]
+    service: Service,
+    backends: Sequence[Backend],
+    sglang_version: str,
+    launch_id: str,
+    secrets: Mapping[str, str],
+    signs: Mapping[str, bool] | None = None,
+    overlay: Overlay | None = None,
 ) -> wire.Launch:
-    """The service with the profiles laid over it.
+    """The service with the profiles laid over it, and over these a sweep's `overlay`.
 
     A profile's value takes the place of the service's own; a profile's ``false`` takes the service's flag away. No flag
-    comes twice. `secrets` are the values of :func:`orchestrator.config.secrets.resolve_secrets`.
+    comes twice. `secrets` are the values of :func:`orchestrator.config.secrets.resolve_secrets`, `signs` is what the installed SGLang
+    was found to have of what the profiles' variants name (:func:`orchestrator.config.variants.signs`).
 
     Raises:
         RefusedError: a profile can't be had in this SGLang version.
-        UsageError: two profiles set the same flag or variable to different values.
+        UsageError: two profiles set the same flag or variable to different values, or the overlay sets one that a profile sets.
     """
-    variants = [(backend.name, _variant(backend, sglang_version)) for backend in backends]
+    overlay = overlay or Overlay()
+    variants = [(backend.name, choose(backend, sglang_version, signs or {}).variant) for backend in backends]
     flags = _merged("flag", [(name, variant.arguments) for name, variant in variants])
     environment = _merged("environment variable", [(name, variant.environment) for name, variant in variants])
+    _refuse_clash(variants, overlay)
     return wire.Launch(
         launch_id=launch_id,
         service=service.name,
         backend="+".join(name for name, _ in variants),
         python=service.python,
         entry=list(service.entry),
-        arguments=_command_line(service, {**service.arguments, **flags}),
+        arguments=_command_line(service, {**service.arguments, **flags, **overlay.arguments}),
         host=service.bind,
         port=service.port,
         environment={**service.environment, **environment},
         secrets=dict(secrets),
         backend_flags=list(flags),
         backend_environment=list(environment),
+        swept_flags=list(overlay.flags),
         user=service.user,
         directory=service.directory,
     )
@@ -52,41 +74,37 @@ def base_launch(service: Service, launch_id: str, secrets: Mapping[str, str]) ->
     return compose_launch(service, [], "0", launch_id, secrets)
 
 
-def requirements(backends: Sequence[Backend], sglang_version: str) -> list[wire.Requirements]:
+def requirements(backends: Sequence[Backend], sglang_version: str, signs: Mapping[str, bool] | None = None) -> list[wire.Requirements]:
     """What the profiles need in this SGLang version, in their order.
 
     Raises:
         RefusedError: a profile can't be had in this SGLang version.
     """
-    return [wire.Requirements(**_variant(backend, sglang_version).requirements.model_dump()) for backend in backends]
+    chosen = [choose(backend, sglang_version, signs or {}).variant.requirements for backend in backends]
+    return [wire.from_json(wire.Requirements, needed.model_dump()) for needed in chosen]
 
 
 def policy(service: Service) -> wire.Policy:
     """The service's deadlines and thresholds."""
-    return wire.Policy(**service.policy.model_dump())
+    limits = {name: wire.PhaseLimits(**limits.model_dump()) for name, limits in service.policy.phases.items()}
+    return wire.Policy(**{**service.policy.model_dump(), "phases": limits})
 
 
-def available_in(backend: Backend) -> list[str]:
-    """The SGLang version ranges in which the profile can be had."""
-    return [str(variant.sglang) for variant in backend.variants if variant.refused is None]
+def expectations(service: Service) -> list[wire.Expectation]:
+    """What the service's owner expects of its answers."""
+    return [wire.Expectation(**expectation.model_dump()) for expectation in service.expectations]
 
 
-def _variant(backend: Backend, sglang_version: str) -> Variant:
-    """The first variant whose range holds the version."""
-    try:
-        version = Version.parse(sglang_version)
-    except ValueError as error:
-        raise RefusedError(f"the SGLang version of the place is not understood: {error}") from None
-    variant = next((item for item in backend.variants if version in item.sglang), None)
-    if variant is not None and variant.refused is None:
-        return variant
-    reason = "it does not exist there" if variant is None else str(variant.refused)
-    ranges = "; ".join(available_in(backend)) or "no version"
-    raise RefusedError(
-        f"backend profile {backend.name} can't be had in SGLang {sglang_version}: {reason}",
-        evidence=[f"{backend.name} can be had in SGLang {ranges}"],
-        next_step="fab backends",
-    )
+def _refuse_clash(variants: Sequence[tuple[str, Variant]], overlay: Overlay) -> None:
+    """A profile whose own flag had another value would be timed under its name without being it."""
+    for name, variant in variants:
+        for flag in overlay.arguments:
+            if flag in variant.arguments:
+                raise UsageError(
+                    f"backend profile {name} sets {flag} itself, so a sweep can't try other values of it under that name",
+                    evidence=[f"{name}: {flag} {variant.arguments[flag]}"],
+                    next_step=f"leave {flag} out, or write a profile for each value",
+                )
 
 
 def _merged(kind: str, parts: Sequence[tuple[str, Mapping[str, Value]]]) -> dict[str, Value]:

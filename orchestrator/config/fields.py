@@ -108,6 +108,19 @@ def _check_module(value: str) -> str:
     return value
 
 
+def _check_reference(value: str) -> str:
+    module, colon, name = value.partition(":")
+    if _MODULE.fullmatch(module) is None or (colon and _MODULE.fullmatch(name) is None):
+        raise ValueError(f"{value!r} is neither a Python module nor module:name")
+    return value
+
+
+def _check_qualified_name(value: str) -> str:
+    if value and _MODULE.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is not the name of a class or function")
+    return value
+
+
 def _check_version_range(value: Any) -> versions.VersionRange:
     if not isinstance(value, str):
         raise ValueError('expected version specifiers in quotes, such as ">=0.5.11,<0.5.20"')
@@ -135,6 +148,11 @@ def _check_argument_scalar(value: Any) -> int | float | str:
             raise ValueError("empty: write true for a bare flag")
         if value.startswith("-"):
             raise ValueError(f"{value!r} begins with '-', which SGLang would take for a flag")
+    return value
+
+
+def _check_line(value: str) -> str:
+    _check_one_line(value)
     return value
 
 
@@ -214,12 +232,15 @@ def _has_control_characters(value: str) -> bool:
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
+OneLine = Annotated[str, AfterValidator(_check_line)]
 AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
 Program = Annotated[str, AfterValidator(_check_program)]
 LocalPath = Annotated[str, AfterValidator(_expand_path)]
 Address = Annotated[str, AfterValidator(_check_address)]
 ComputeCapability = Annotated[str, AfterValidator(_check_compute_capability)]
 ModuleName = Annotated[str, AfterValidator(_check_module)]
+QualifiedName = Annotated[str, AfterValidator(_check_qualified_name)]
+Reference = Annotated[str, AfterValidator(_check_reference)]
 VersionRange = Annotated[versions.VersionRange, PlainValidator(_check_version_range)]
 FlagName = Annotated[str, AfterValidator(_check_flag)]
 ArgumentValue = Annotated[ArgumentType, PlainValidator(_check_argument)]

@@ -10,9 +10,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.config.models import Backend, Host, Place, Service
+from orchestrator.config.tuning import TuningProfile
 from orchestrator.errors import UsageError
 
-Item = TypeVar("Item", Host, Service, Backend)
+Item = TypeVar("Item", Host, Service, Backend, TuningProfile)
+
+
+ALL_HOSTS = "all"
+
+
+@dataclass(frozen=True)
+class NamedHost:
+    """A host as somebody named it; `by_container` where only its container was named (``gpu1/101``)."""
+
+    host: Host
+    by_container: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,7 @@ class Inventory:
     hosts: Mapping[str, Host] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     backends: Mapping[str, Backend] = field(default_factory=dict)
+    tunings: Mapping[str, TuningProfile] = field(default_factory=dict)
     chosen_by: str = ""
 
     @property
@@ -46,9 +59,73 @@ class Inventory:
         """The host of that name.
 
         Raises:
+            UsageError: there is none, or several are named; the message names those that exist.
+        """
+        several = [part.strip() for part in name.split(",") if part.strip()]
+        if name not in self.hosts and (len(several) > 1 or name == ALL_HOSTS):
+            evidence = [f"hosts: {_listed(self.hosts)}"]
+            raise UsageError(f"one host at a time, and {name!r} names several; fab prep takes several", evidence=evidence)
+        return self._look_up("host", name, self.hosts, "fab hosts")
+
+    def host_named(self, text: str) -> NamedHost:
+        """The one host of ``gpu1``, or of its container's label ``gpu1/101``. Raises as :meth:`host` and :meth:`hosts_named`."""
+        if "/" not in text or "," in text:
+            return NamedHost(self.host(text))
+        (named,) = self.hosts_named(text)
+        return named
+
+    def hosts_named(self, text: str) -> list[NamedHost]:
+        """The hosts of ``gpu1,gpu2`` as given, or of ``all`` in the inventory's order; one named twice comes once.
+
+        A container may be named as the screen labels it (``gpu1/101``): that is its host, and the answer says so.
+
+        Raises:
+            UsageError: there is no such host, or it has no such container.
+        """
+        found: dict[str, NamedHost] = {}
+        for name in (part.strip() for part in text.split(",")):
+            if not name:
+                raise UsageError(f"--host {text!r} has nothing where a name should be", next_step="fab hosts")
+            for named in self._named(name):
+                known = found.get(named.host.name, named)
+                found[named.host.name] = NamedHost(named.host, known.by_container and named.by_container)
+        return list(found.values())
+
+    def _named(self, name: str) -> list[NamedHost]:
+        if name == ALL_HOSTS:
+            return [NamedHost(host) for host in self.hosts.values()]
+        host_name, slash, container = name.partition("/")
+        host = self.host(host_name)
+        if not slash:
+            return [NamedHost(host)]
+        inside = host.container
+        if inside is None:
+            raise UsageError(f"host {host_name} has no container, and {name!r} names one", next_step="fab hosts")
+        if container not in [str(item) for item in (inside.id, inside.name, inside.address) if item is not None]:
+            label = host.place(container=True).label
+            raise UsageError(f"there is no container {name!r}; did you mean {label}?", next_step="fab hosts")
+        return [NamedHost(host, by_container=True)]
+
+    def tuning(self, name: str) -> TuningProfile:
+        """The tuning profile of that name.
+
+        Raises:
             UsageError: there is none; the message names those that exist.
         """
-        return self._look_up("host", name, self.hosts, "fab hosts")
+        return self._look_up("tuning profile", name, self.tunings, "fab tunings")
+
+    def tuning_of(self, host: Host, name: str | None = None) -> TuningProfile:
+        """The tuning profile of that name; without a name, the host's own.
+
+        Raises:
+            UsageError: there is none of that name, or neither names one.
+        """
+        chosen = name if name is not None else host.tuning
+        if chosen is not None:
+            return self.tuning(chosen)
+        evidence = [f"tuning profiles: {_listed(self.tunings)}", f"inventory: {self.label}"]
+        next_step = f"name one: --profile NAME; or write tuning: NAME for {host.name} in {self.directory}/hosts.yml"
+        raise UsageError(f"host {host.name} has no tuning profile, and none was named", evidence=evidence, next_step=next_step)
 
     def service(self, name: str | None = None, host: str | None = None) -> Service:
         """The service of that name; without a name, the host's default or only one (without a host, the only one of all).

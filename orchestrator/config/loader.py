@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from orchestrator.config.declared import Declared, Entry, Model
 from orchestrator.config.inventory import Inventory
 from orchestrator.config.mistakes import Mistake
 from orchestrator.config.models import Backend, Host, HostsFile, Service
+from orchestrator.config.tuning import TuningProfile
 from orchestrator.config.validation import validated
 from orchestrator.config.yaml_reader import Document, read_file
 from orchestrator.errors import ConfigError
 
 
 def load_inventory(directory: Path) -> Inventory:
-    """Read ``hosts.yml``, ``services/*.yml`` and ``backends/*.yml`` under `directory`.
+    """Read ``hosts.yml``, ``services/*.yml``, ``backends/*.yml`` and, where there is such a folder, ``tuning/*.yml`` under `directory`.
 
     Raises:
         ConfigError: with one line of evidence for each mistake in any of the files.
@@ -26,10 +28,11 @@ def load_inventory(directory: Path) -> Inventory:
     hosts = _load_hosts(directory)
     services = _load_folder(directory, "services", Service)
     backends = _load_folder(directory, "backends", Backend)
-    references.check(hosts, services, backends)
-    inventory = Inventory(directory, hosts.models, services.models, backends.models)
+    tuning = _load_folder(directory, "tuning", TuningProfile, optional=True)
+    references.check(hosts, services, backends, tuning)
+    inventory = Inventory(directory, hosts.models, services.models, backends.models, tuning.models)
     references.check_backend_combinations(inventory, services)
-    mistakes = [*hosts.mistakes, *services.mistakes, *backends.mistakes]
+    mistakes = [*hosts.mistakes, *services.mistakes, *backends.mistakes, *tuning.mistakes]
     if mistakes:
         raise _config_error(directory, mistakes)
     return inventory
@@ -55,9 +58,11 @@ def _load_hosts(directory: Path) -> Declared[Host]:
     return hosts
 
 
-def _load_folder(directory: Path, folder: str, model: type[Model]) -> Declared[Model]:
-    """One declaration a file, named by its ``name:`` key."""
+def _load_folder(directory: Path, folder: str, model: type[Model], *, optional: bool = False) -> Declared[Model]:
+    """One declaration a file, named by its ``name:`` key; an `optional` folder that isn't there declares nothing."""
     declared: Declared[Model] = Declared()
+    if optional and not os.path.lexists(directory / folder):
+        return declared
     for path in _files(directory / folder, declared):
         document = read_file(path, directory)
         declared.documents.append(document)

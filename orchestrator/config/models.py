@@ -1,4 +1,4 @@
-"""What the inventory's YAML may hold: hosts, services and backend profiles.
+"""What the inventory's YAML may hold: hosts, services and backend profiles; for tuning profiles see :mod:`orchestrator.config.tuning`.
 
 The models are strict (no text is taken for a number), closed (an unknown key is a mistake) and frozen. Messages here end
 up after ``file:line: path:``, so they say only what is wrong and what is allowed, and never repeat a secret's value.
@@ -6,6 +6,7 @@ up after ``file:line: path:``, so they say only what is wrong and what is allowe
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator.agent import wire
-from orchestrator.agent.state_folder import DEFAULT_ROOT
+from orchestrator.agent.private_files import DEFAULT_ROOT
 from orchestrator.config import fields
 from orchestrator.config.fields import AbsolutePath, LocalPath, Name, Program
 
@@ -136,6 +137,8 @@ class Host(StrictModel):
     container: Container | None = None
     service: Name | None = None
     """The service that is meant when a command names none; needed only where the host has several."""
+    tuning: Name | None = None
+    """The tuning profile that is meant when a command names none."""
 
     def place(self, *, container: bool) -> Place:
         """The host itself, or its container.
@@ -176,18 +179,39 @@ class HostsFile(StrictModel):
     hosts: dict[Name, Any]
 
 
+class PhaseLimitsModel(StrictModel):
+    """Overrides of the deadlines of one phase of a load; field by field :class:`orchestrator.agent.wire.PhaseLimits`."""
+
+    total: Seconds | None = None
+    stall: Seconds | None = None
+    cold_total: Seconds | None = None
+    cold_stall: Seconds | None = None
+
+
+PhaseName = Literal["imports", "distributed", "gate", "weights", "kv_cache", "autotune", "graph_capture", "warm_up", "ready"]
+
+
 class PolicyModel(StrictModel):
     """Overrides of :class:`orchestrator.agent.wire.Policy`, whose defaults and meaning hold."""
 
     drain: Annotated[float, Field(ge=0, le=24 * 3600, allow_inf_nan=False)] = wire.Policy.drain
+    drain_end: Literal["abort", "stop"] = "abort"
     grace: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = wire.Policy.grace
     clean: Seconds = wire.Policy.clean
-    load_total: Seconds = wire.Policy.load_total
-    load_stall: Seconds = wire.Policy.load_stall
+    load_total: Seconds | None = None
+    load_stall: Seconds | None = None
+    phases: dict[PhaseName, PhaseLimitsModel] = {}
+    staging: Literal["auto", "never"] = "auto"
+    headroom: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = wire.Policy.headroom
+    stage_total: Seconds | None = None
+    warm_rate: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] = wire.Policy.warm_rate
     generations: Count = wire.Policy.generations
     capacity_warn: Fraction = wire.Policy.capacity_warn
     capacity_fail: Fraction = wire.Policy.capacity_fail
     likelihood_tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = wire.Policy.likelihood_tolerance
+    likelihood_floor: Annotated[float, Field(le=0, allow_inf_nan=False)] = wire.Policy.likelihood_floor
+    garbage: Literal["fail", "warn"] = "fail"
+    verify: Seconds = wire.Policy.verify
     measure: bool = wire.Policy.measure
     measure_input_tokens: Count = wire.Policy.measure_input_tokens
     measure_output_tokens: Annotated[int, Field(ge=2)] = wire.Policy.measure_output_tokens
@@ -199,6 +223,43 @@ class PolicyModel(StrictModel):
         if self.capacity_fail > self.capacity_warn:
             raise ValueError("capacity_fail must not be above capacity_warn")
         return self
+
+
+class ExpectationModel(StrictModel):
+    """What the greedy answer to a prompt must hold: all of `contains`, and a match of `matches` (a regular expression) anywhere in it."""
+
+    prompt: NonEmpty
+    contains: list[NonEmpty] = []
+    matches: NonEmpty | None = None
+    chat: bool = False
+    """Whether the prompt is a user's message, so that the model's chat template is used."""
+    max_tokens: Annotated[int, Field(ge=1, le=4096)] = wire.Expectation.max_tokens
+
+    @field_validator("matches")
+    @classmethod
+    def _is_an_expression(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _expects_something(self) -> Self:
+        if not self.contains and self.matches is None:
+            raise ValueError("needs contains or matches")
+        return self
+
+
+class FloorModel(StrictModel):
+    """What bounds the service's decode speed, where it is not to be derived from the model's config and the GPU's name."""
+
+    gigabytes_per_token: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Read by each GPU for one token of a single stream, in 10^9 bytes."""
+    memory_bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of one GPU, GB/s."""
+    tokens_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """A ceiling for a single stream that somebody has noted: held against the one that the others make."""
 
 
 class Service(StrictModel):
@@ -226,11 +287,25 @@ class Service(StrictModel):
     backend: NonEmpty | None = None
     """The backend profiles (``flashinfer_cutlass+ep8``) that `fab launch` uses when it names none."""
     secrets: dict[fields.SecretName, fields.SecretReference] = {}
+    boot: bool | None = None
+    """Whether the server comes back by itself after a crash and a restart of the machine; None: where systemd runs."""
     policy: PolicyModel = PolicyModel()
+    expectations: list[ExpectationModel] = []
+    floor: FloorModel = FloorModel()
 
     @property
     def in_container(self) -> bool:
         return self.place == "container"
+
+
+class ProbeModel(StrictModel):
+    """Something to look for in the service's Python; field by field :class:`orchestrator.agent.wire.Probe`."""
+
+    module: fields.ModuleName
+    name: fields.QualifiedName = ""
+    tells: list[fields.ModuleName] = []
+    load: bool = False
+    required: bool = True
 
 
 class RequirementsModel(StrictModel):
@@ -242,6 +317,7 @@ class RequirementsModel(StrictModel):
     python_modules: list[fields.ModuleName] = []
     gpu_count: Count | None = None
     note: str = ""
+    probes: list[ProbeModel] = []
 
 
 class Variant(StrictModel):
@@ -249,10 +325,15 @@ class Variant(StrictModel):
 
     Attributes:
         sglang: version specifiers, all of which must hold: ``>=0.5.11,<0.5.20``.
+        has: what an SGLang of these versions has, ``module`` or ``module:name``: where it is missing, the variant is not meant, whatever
+            the version says. People run checkouts and forks.
+        lacks: what it does not have yet, or has no more.
         refused: why the profile can't be had in these versions; the arguments are then never used.
     """
 
     sglang: fields.VersionRange
+    has: list[fields.Reference] = []
+    lacks: list[fields.Reference] = []
     arguments: Arguments = {}
     environment: Environment = {}
     requirements: RequirementsModel = RequirementsModel()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from orchestrator.config.declared import Declared, Entry, Model
-from orchestrator.config.inventory import Inventory
-from orchestrator.config.mistakes import KeyPath, did_you_mean
+from orchestrator.config.inventory import ALL_HOSTS, Inventory
+from orchestrator.config.mistakes import KeyPath, did_you_mean, printable
 from orchestrator.config.models import Backend, Host, Service
+from orchestrator.config.tuning import KNOB_KINDS, TuningProfile
 from orchestrator.errors import UsageError
 
 
-def check(hosts: Declared[Host], services: Declared[Service], backends: Declared[Backend]) -> None:
+def check(hosts: Declared[Host], services: Declared[Service], backends: Declared[Backend], tuning: Declared[TuningProfile]) -> None:
     """Note what dangles in the documents that refer to it."""
     for name, host in hosts.entries.items():
         _check_host(name, host, hosts, services)
+        _check_name("tuning profile", host, ("tuning",), tuning)
     for service in services.entries.values():
         _check_service(service, hosts, backends)
+    for profile in tuning.entries.values():
+        _check_knobs(profile)
 
 
 def check_backend_combinations(inventory: Inventory, services: Declared[Service]) -> None:
@@ -30,6 +36,8 @@ def check_backend_combinations(inventory: Inventory, services: Declared[Service]
 
 
 def _check_host(name: str, host: Entry[Host], hosts: Declared[Host], services: Declared[Service]) -> None:
+    if name == ALL_HOSTS:
+        host.report((), f"{ALL_HOSTS} means every host where hosts are named: give it another name")
     for path in (("jump",), ("container", "jump")):
         _check_name("host", host, path, hosts)
     if _comes_back(name, hosts):
@@ -61,7 +69,31 @@ def _check_service(service: Entry[Service], hosts: Declared[Host], backends: Dec
             service.report(("backend",), f"there is no backend profile {name!r}; {did_you_mean(name, list(backends.entries))}")
 
 
-def _check_name(kind: str, entry: Entry[Model], path: KeyPath, declared: Declared[Host] | Declared[Service]) -> None:
+def _check_knobs(profile: Entry[TuningProfile]) -> None:
+    """Note knobs that the profile has twice, whatever else is wrong with it."""
+    knobs = profile.data.get("knobs")
+    seen: dict[tuple[str, str, str], int] = {}
+    for index, knob in enumerate(knobs if isinstance(knobs, list) else ()):
+        key = _identity(knob)
+        if key is not None and seen.setdefault(key, index) != index:
+            line = profile.document.line(("knobs", seen[key]))
+            profile.report(("knobs", index), f"{printable(key[1] or key[0])} is given twice; the first is on line {line}")
+
+
+def _identity(knob: Any) -> tuple[str, str, str] | None:
+    """What tells a knob from others; None where that has mistakes."""
+    if not isinstance(knob, dict):
+        return None
+    kind, name, place = knob.get("knob"), knob.get("name", ""), knob.get("place", "host")
+    known = KNOB_KINDS.get(kind) if isinstance(kind, str) else None
+    if known is None or not isinstance(name, str) or not isinstance(place, str) or (known.name is None) != (not name):
+        return None
+    return str(kind), name, place
+
+
+def _check_name(
+    kind: str, entry: Entry[Model], path: KeyPath, declared: Declared[Host] | Declared[Service] | Declared[TuningProfile]
+) -> None:
     name = entry.text(*path)
     if name is not None and declared.lacks(name):
         entry.report(path, f"there is no {kind} {name!r}; {did_you_mean(name, list(declared.entries))}")

@@ -128,7 +128,7 @@ def _described(value: Any, hidden: bool) -> str:
 
 
 def _allowed(model: type[BaseModel] | None, given: Mapping[str, Any]) -> list[str]:
-    return [] if model is None else [name for name in model.model_fields if name not in given]
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items() if name not in given]
 
 
 def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:

@@ -6,29 +6,25 @@ Fabric's own ``run`` is never used: its standard input is fed 90 bytes a second,
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import secrets
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from orchestrator.agent import archive, wire
+from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline
+from orchestrator.agent.main import VERBS
 from orchestrator.errors import AgentError
 from orchestrator.remote.endings import Ending, explain_ending, explain_failure
 from orchestrator.remote.frames import FrameDecoder, FrameError, Tail
 from orchestrator.remote.place import Place
+from orchestrator.remote.shipment import FIRST_STAGE, GREETING, boot_code, package_for
 
 if TYPE_CHECKING:
     import paramiko
-    from pydantic import TypeAdapter
 
 T = TypeVar("T")
-
-FIRST_STAGE = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
-"""Reads a length and that much code (agent/boot.py): the same short words for every shell and every place."""
 
 CHUNK = 64 * 1024
 LAST_WORDS = 3.0
@@ -59,7 +55,6 @@ class AgentClient:
         exchange = self._begin(verb, request, timeout)
         events = self._events(exchange)
         try:
-            _adapter(kind)  # made while Python starts over there
             for event in events:
                 if event.kind == wire.EventKind.RESULT:
                     return validate(kind, event.data)
@@ -71,12 +66,14 @@ class AgentClient:
         token = secrets.token_hex(16)
         deadline = Deadline(timeout)
         channel = self._place.start([self._place.description.python, "-I", "-S", "-c", FIRST_STAGE])
-        return _Exchange(channel, verb, deadline, FrameDecoder(token), compose(token, verb, request))
+        return _Exchange(channel, verb, deadline, FrameDecoder(token, GREETING), lambda greeting: compose(token, verb, request, greeting))
 
     def _events(self, exchange: _Exchange) -> Iterator[wire.Event]:
         try:
             while data := self._receive(exchange):
-                for event in self._decode(exchange, data):
+                events = self._decode(exchange, data)
+                exchange.answer_greeting()
+                for event in events:
                     if event.kind == wire.EventKind.ERROR:
                         raise explain_failure(self._place.description, wire.from_json(wire.AgentFailure, event.data))
                     yield event
@@ -93,7 +90,7 @@ class AgentClient:
             return exchange.channel.recv(CHUNK)
         except TimeoutError:
             raise AgentError(
-                f"{self._place.label}: no answer to {exchange.verb} within {limit:g} s; the agent was ended",
+                f"{self._place.label}: no answer to {exchange.verb} within {limit:g} s; {_after_giving_up(exchange.verb)}",
                 evidence=exchange.evidence,
                 next_step=f"look at the load there: ssh {self._place.description.endpoint.address} uptime",
             ) from None
@@ -118,9 +115,14 @@ class AgentClient:
 
 
 class _Exchange:
-    """One running agent. Its input is sent and its standard error drained beside the reader, so no side waits for a full buffer."""
+    """One running agent. Its input is sent and its standard error drained beside the reader, so no side waits for a full buffer.
 
-    def __init__(self, channel: paramiko.Channel, verb: str, deadline: Deadline, decoder: FrameDecoder, data: bytes) -> None:
+    `compose` makes all of the input once the Python over there has said which one it is.
+    """
+
+    def __init__(
+        self, channel: paramiko.Channel, verb: str, deadline: Deadline, decoder: FrameDecoder, compose: Callable[[str], bytes]
+    ) -> None:
         self.channel = channel
         self.verb = verb
         self.deadline = deadline
@@ -128,7 +130,8 @@ class _Exchange:
         self.errors = Tail()
         self._drain = threading.Thread(target=self._drain_errors, name="agent-stderr", daemon=True)
         self._drain.start()
-        threading.Thread(target=self._send, args=(data,), name="agent-stdin", daemon=True).start()
+        self._compose = compose
+        self._answered = False
 
     @property
     def evidence(self) -> list[str]:
@@ -139,6 +142,14 @@ class _Exchange:
     def exit_status(self) -> int | None:
         """None when a signal ended it, or nobody said."""
         return self.channel.exit_status if self.channel.exit_status >= 0 else None
+
+    def answer_greeting(self) -> None:
+        """Send the agent and the request, as soon as the first stage has been heard."""
+        greeting = self.decoder.greeting
+        if greeting is None or self._answered:
+            return
+        self._answered = True
+        threading.Thread(target=self._send, args=(self._compose(greeting),), name="agent-stdin", daemon=True).start()
 
     def close(self) -> None:
         """Close the channel: the agent sees the end of its input and goes."""
@@ -161,18 +172,18 @@ class _Exchange:
                 self.errors.add(data)
 
 
-def compose(token: str, verb: str, request: Any) -> bytes:
+def _after_giving_up(verb: str) -> str:
+    """What becomes of an agent whose answer is waited for no longer."""
+    known = VERBS.get(verb)
+    return "the agent was ended" if known is None or known.ends_with_reader else "what was begun goes on there to its end"
+
+
+def compose(token: str, verb: str, request: Any, greeting: str | None = None) -> bytes:
     """All that the first stage, the boot code and the agent read from standard input."""
-    boot, package = _shipment()
+    boot, package = boot_code(), package_for(verb, greeting)
     asked = json.dumps(wire.to_json(wire.Request(verb, wire.to_json(request)))).encode("ascii")
     header = f"{token} {len(package)} {len(asked)}\n".encode("ascii")
     return b"%d\n" % len(boot) + boot + header + package + asked
-
-
-@functools.cache
-def _shipment() -> tuple[bytes, bytes]:
-    boot = Path(archive.__file__).with_name("boot.py").read_bytes()
-    return boot, archive.agent_archive()
 
 
 def validate(kind: type[T], data: Any) -> T:
@@ -181,22 +192,9 @@ def validate(kind: type[T], data: Any) -> T:
     Raises:
         AgentError: it does not fit.
     """
-    from pydantic import ValidationError
-
     try:
-        return _adapter(kind).validate_python(data)
-    except ValidationError as error:
+        return wire.from_json(kind, data)
+    except wire.WireError as error:
         raise AgentError(
             f"the agent's {kind.__name__} does not fit: {error}", next_step="this is a bug of the program: report it"
         ) from error
-
-
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    if kind not in _adapters:
-        from pydantic import TypeAdapter
-
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
-
-
-_adapters: dict[Any, TypeAdapter[Any]] = {}

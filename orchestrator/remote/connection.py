@@ -7,6 +7,7 @@ neither ``~/.ssh/config`` nor ``/etc/ssh/ssh_config`` nor Fabric's own configura
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 import time
@@ -32,6 +33,12 @@ class TransientConnectError(ConnectError):
     """No connection, and nothing asked yet: trying again may help."""
 
 
+@functools.cache
+def _no_configuration() -> Any:
+    """Fabric's defaults, for all connections: nothing here changes them, and making them takes longer than a key exchange."""
+    return fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
+
+
 class StrictConnection(fabric.Connection):  # type: ignore[misc]
     """A Fabric connection to an :class:`Endpoint` that is trusted by `known_hosts`, the first file that speaks of it.
 
@@ -54,7 +61,7 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
             user=endpoint.user,
             port=endpoint.port,
             gateway=StrictConnection(endpoint.jump, known_hosts, deadlines) if endpoint.jump else None,
-            config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
+            config=_no_configuration(),
         )
         self.endpoint = endpoint
         self.known_hosts = tuple(known_hosts)
@@ -183,6 +190,20 @@ def open_socket(endpoint: Endpoint, gateway: StrictConnection | None, deadlines:
         ) from error
 
 
+class _PromptSocket(socket.socket):
+    """Acknowledges at once what it has received.
+
+    sshd leaves Nagle's algorithm on for a session without a terminal (OpenSSH, channels.c), so between two small messages of its own it
+    waits for our kernel's delayed acknowledgement: 40 ms on Linux, for every command. The kernel forgets the option after a while.
+    """
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        data = super().recv(size, flags)
+        if hasattr(socket, "TCP_QUICKACK"):
+            self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        return data
+
+
 def open_tcp(endpoint: Endpoint, deadlines: Deadlines) -> socket.socket:
     """A TCP connection to the endpoint itself.
 
@@ -194,7 +215,7 @@ def open_tcp(endpoint: Endpoint, deadlines: Deadlines) -> socket.socket:
     except OSError as error:
         raise explain_network(endpoint, error, deadlines) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+    return _PromptSocket(sock.family, sock.type, sock.proto, fileno=sock.detach())
 
 
 def said(error: BaseException) -> str:

@@ -33,10 +33,11 @@ def explain_failure(place: PlaceDescription, failure: wire.AgentFailure) -> erro
     kind = {
         "python": errors.PythonError,
         "kernel": errors.KernelError,
-        "rights": errors.RightsError,
+        "rights": errors.NotRootError,
         "disk_full": errors.DiskFullError,
         "refused": errors.RefusedError,
         "locked": errors.LockedError,
+        "interrupted": errors.UnfinishedOrderError,
     }.get(failure.category, errors.AgentError)
     next_step = failure.next_step
     if kind is errors.AgentError:

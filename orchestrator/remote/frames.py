@@ -37,13 +37,15 @@ class Tail:
 
 
 class FrameDecoder:
-    """Takes bytes as they come, gives events; `stray` keeps the rest.
+    """Takes bytes as they come, gives events; `stray` keeps the rest, `greeting` is the first line that `greets` finds at its end.
 
     For the format see :mod:`orchestrator.agent.main`. Text that was printed without a newline may stand before a frame.
     """
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, greets: re.Pattern[bytes] = re.compile(rb"(?!)")) -> None:
         self.stray = Tail()
+        self.greeting: str | None = None
+        self._greets = greets
         self._token = token.encode("ascii")
         self._buffer = bytearray()
         self._begun = bytearray()
@@ -68,10 +70,19 @@ class FrameDecoder:
         self.stray.add(bytes(self._buffer))
         self._buffer.clear()
 
+    def _take_stray(self, line: bytes) -> None:
+        found = self._greets.search(line.rstrip(b"\r")) if self.greeting is None else None
+        if found is None:
+            self.stray.add(line + b"\n")
+            return
+        self.greeting = found[0].decode()
+        if found.start():
+            self.stray.add(line[: found.start()] + b"\n")
+
     def _decode(self, line: bytes) -> wire.Event | None:
         before, token, frame = line.partition(self._token)
         if not token:
-            self.stray.add(line + b"\n")
+            self._take_stray(line)
             return None
         if before:
             self.stray.add(before + b"\n")

@@ -84,11 +84,14 @@ def _endpoint(place: InventoryPlace, jump: Endpoint | None) -> Endpoint:
     )
 
 
-def login_endpoints(inventory: Inventory, host: Host) -> list[Endpoint]:
-    """All logins that work on `host` goes through, jump hosts first: what ``fab trust`` shows and pins."""
+def login_endpoints(inventory: Inventory, host: Host, *, container_only: bool = False) -> list[Endpoint]:
+    """All logins that work on `host` goes through, jump hosts first: what ``fab trust`` shows and pins.
+
+    With `container_only` those of its container alone; a container without an SSH server of its own is entered by the host's login.
+    """
     places = [host.place(container=False)]
     if host.container is not None and host.container.reached_by == "ssh":
-        places.append(host.place(container=True))
+        places = [*([] if container_only else places), host.place(container=True)]
     chains: dict[Endpoint, None] = {}
     for place in places:
         chain: list[Endpoint] = []

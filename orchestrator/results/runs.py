@@ -10,6 +10,10 @@
       server.log      head and tail of the server's log
       result.json     how it ended
       timings.json    decode timings, old and new
+      measure.json    a decode timing by batch size, with what it depends on
+      sweep.jsonl     what a sweep has tried so far, synced line by line; sweep.json: what it has found
+      budget.json     where the time of a decode step goes, by timing its parts
+      profile.json    the same by a trace; beside it the traces, one a rank (*.trace.json.gz)
 
 RUNS is ``$ORCHESTRATOR_RUNS``, or ``runs`` in the working directory.
 """
@@ -95,6 +99,13 @@ class RunFolder:
         )
         return run
 
+    @classmethod
+    def reopen(cls, path: Path, redactor: Redactor, warn: Callable[[str], None]) -> RunFolder:
+        """The folder of a run that goes on."""
+        run = cls(path, redactor, warn)
+        run._held = None
+        return run
+
     def begin(self) -> None:
         """Make the folder, and write what it was given so far."""
         if self._held is None:
@@ -138,6 +149,13 @@ class RunFolder:
     def keep_text(self, name: str, text: str) -> None:
         """Write text as one file."""
         self._write(Path(name).name, self._redactor.text(text), os.O_TRUNC)
+
+    def keep_bytes(self, name: str, data: bytes) -> None:
+        """Append to one file that is no text, such as a compressed trace: nothing in it is masked. The folder must have begun."""
+        with self._tolerant():
+            descriptor = os.open(self.path / Path(name).name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
 
     def event(self, kind: str, data: Any) -> None:
         """Append one line to ``events.jsonl``."""
@@ -187,6 +205,23 @@ class RunFolder:
             self.keep_text(name, text)
 
 
+class RunFolders:
+    """The run folders that one command makes for each of several runs, all about the same `names`."""
+
+    def __init__(self, names: Sequence[str], redactor: Redactor, warn: Callable[[str], None]) -> None:
+        self._names = names
+        self._redactor = redactor
+        self._warn = warn
+
+    def new(self, verb: str) -> RunFolder:
+        """The folder of another run of `verb`, which is made when it begins."""
+        return RunFolder.create(verb, self._names, self._redactor, self._warn)
+
+    def again(self, path: Path) -> RunFolder:
+        """The folder of a run that goes on."""
+        return RunFolder.reopen(path, self._redactor, self._warn)
+
+
 def last_dark_seconds(host: str, service: str, root: Path | None = None) -> float | None:
     """How long the newest kept relaunch of `service` on `host` left it without an answer; None when none is known."""
     suffix = f"-relaunch-{host}-{service}"
@@ -196,7 +231,7 @@ def last_dark_seconds(host: str, service: str, root: Path | None = None) -> floa
         return None
     for folder in folders:
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            seconds = json.loads((folder / "result.json").read_text(encoding="utf-8")).get("dark_seconds")
-            if seconds is not None:
-                return float(seconds)
+            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            if result.get("dark_seconds") is not None and result.get("state") != wire.State.DOWN:
+                return float(result["dark_seconds"])
     return None

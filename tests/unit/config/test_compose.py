@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
-from orchestrator.config import Backend, Service, Variant, base_launch, compose_launch, policy, requirements
+from orchestrator.config import Backend, Overlay, Service, Variant, base_launch, compose_launch, policy, requirements
 from orchestrator.config.models import PolicyModel, RequirementsModel
 from orchestrator.errors import RefusedError, UsageError
 
@@ -87,7 +87,6 @@ def test_a_profile_replaces_adds_and_takes_away() -> None:
     [
         ("0.5.10.post1", "backend profile fast can't be had in SGLang 0.5.10.post1: it runs something else"),
         ("0.6.0", "backend profile fast can't be had in SGLang 0.6.0: it does not exist there"),
-        ("unknown", "the SGLang version of the place is not understood: 'unknown' is not a version number"),
     ],
 )
 def test_refused_by_version(version: str, message: str) -> None:
@@ -127,3 +126,23 @@ def test_the_first_variant_that_fits_is_used() -> None:
     assert isinstance(both.variants[0], Variant)
     assert compose_launch(SERVICE, [both], "0.5.12", "L", {}).arguments[-1] == "1"
     assert compose_launch(SERVICE, [both], "0.5.9", "L", {}).arguments[-1] == "2"
+
+
+def test_a_sweep_lies_over_the_service_and_its_profiles() -> None:
+    overlay = Overlay(
+        {"--mem-fraction-static": 0.8, "--enable-metrics": False, "--max-running-requests": 64}, ["--max-running-requests", "--x"]
+    )
+    plain, swept = (compose_launch(SERVICE, [FAST], "0.5.23", "L", {}, overlay=item) for item in (None, overlay))
+    added = [word for word in swept.arguments if word not in plain.arguments]
+    gone = [word for word in plain.arguments if word not in swept.arguments]
+    assert (added, gone) == (["0.8", "--max-running-requests", "64"], ["0.85", "--enable-metrics"])
+    assert swept.swept_flags == ["--max-running-requests", "--x"], "also those that only other points set"
+    assert dataclasses.replace(swept, arguments=plain.arguments, swept_flags=[]) == plain, "nothing else changed"
+    assert wire.from_json(wire.Launch, wire.to_json(swept)) == swept
+
+
+def test_a_sweep_does_not_time_a_profile_under_its_name_without_its_flag() -> None:
+    with pytest.raises(UsageError, match="backend profile fast sets --moe-runner-backend itself"):
+        compose_launch(SERVICE, [FAST], "0.5.23", "L", {}, overlay=Overlay({"--moe-runner-backend": "other"}, ["--moe-runner-backend"]))
+    elsewhere = Overlay({}, ["--moe-runner-backend"])
+    assert compose_launch(SERVICE, [FAST], "0.5.23", "L", {}, overlay=elsewhere).backend_flags[0] == "--moe-runner-backend"

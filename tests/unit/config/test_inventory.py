@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config import Inventory, load_inventory
-from orchestrator.errors import UsageError
+from orchestrator.errors import ConfigError, UsageError
 
 HOSTS = """\
 hosts:
@@ -27,6 +27,7 @@ hosts:
     agent: false
     gpus: 8
     service: second
+    tuning: quick
     container:
       reached_by: ssh
       id: 101
@@ -55,6 +56,8 @@ def inventory(write_inventory: Callable[[Mapping[str, str | None]], Path], monke
                 "services/model.yml": f"name: model\nhost: box\n{SERVICE}",
                 "services/second.yml": f"name: second\nhost: box\nplace: host\n{SERVICE}",
                 "services/plain.yml": f"name: plain\nhost: plain\n{SERVICE}",
+                "tuning/quick.yml": "name: quick\nsummary: s\nknobs: [{knob: cpu_governor}]\n",
+                "tuning/quiet.yml": "name: quiet\nsummary: s\nknobs: [{knob: gpu_clocks}]\n",
                 "backends/slow.yml": 'name: slow\nkind: backend\nsummary: s\nvariants: [{sglang: ">=0.5.6"}]\n',
                 "backends/more.yml": 'name: more\nkind: overlay\nsummary: s\nvariants: [{sglang: ">=0.5.6"}]\n',
             }
@@ -139,7 +142,82 @@ def test_no_such_backends(inventory: Inventory, names: str, message: str) -> Non
     assert caught.value.message == message
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("box", [("box", False)]),
+        ("plain, box", [("plain", False), ("box", False)]),
+        ("box,box", [("box", False)]),
+        ("all", [("bastion", False), ("middle", False), ("box", False), ("plain", False)]),
+        ("box/sglang", [("box", True)]),
+        ("box/101", [("box", True)]),
+        ("box/10.0.0.101", [("box", True)]),
+        ("plain/102,box", [("plain", True), ("box", False)]),
+        ("box/sglang,box", [("box", False)]),
+        ("box,box/sglang", [("box", False)]),
+        ("box/101,box/sglang", [("box", True)]),
+        ("plain/102,all", [("plain", False), ("bastion", False), ("middle", False), ("box", False)]),
+    ],
+)
+def test_hosts_named(inventory: Inventory, text: str, found: list[tuple[str, bool]]) -> None:
+    assert [(named.host.name, named.by_container) for named in inventory.hosts_named(text)] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bix", "there is no host 'bix'; did you mean box?"),
+        ("box,", "--host 'box,' has nothing where a name should be"),
+        ("", "--host '' has nothing where a name should be"),
+        ("bix/101", "there is no host 'bix'; did you mean box?"),
+        ("box/102", "there is no container 'box/102'; did you mean box/sglang?"),
+        ("box/", "there is no container 'box/'; did you mean box/sglang?"),
+        ("plain/", "there is no container 'plain/'; did you mean plain/102?"),
+        ("bastion/101", "host bastion has no container, and 'bastion/101' names one"),
+        ("/101", "there is no host ''"),
+    ],
+)
+def test_no_such_hosts(inventory: Inventory, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        inventory.hosts_named(text)
+    assert (caught.value.message, caught.value.next_step) == (message, "fab hosts")
+
+
+def test_no_host_is_called_all(write_inventory: Callable[[Mapping[str, str | None]], Path]) -> None:
+    directory = write_inventory(
+        {"hosts.yml": HOSTS.replace("  bastion:\n", "  all:\n").replace("jump: bastion", "jump: all"), "services/model.yml": None}
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_inventory(directory)
+    assert f"{directory}/hosts.yml:2: hosts.all: all means every host where hosts are named: give it another name" in caught.value.evidence
+
+
+@pytest.mark.parametrize(("host", "name", "found"), [("box", None, "quick"), ("box", "quiet", "quiet"), ("plain", "quick", "quick")])
+def test_tuning_of(inventory: Inventory, host: str, name: str | None, found: str) -> None:
+    assert inventory.tuning_of(inventory.host(host), name).name == found
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "message", "next_step"),
+    [
+        ("box", "qick", "there is no tuning profile 'qick'; did you mean quick?", "fab tunings"),
+        ("plain", None, "host plain has no tuning profile, and none was named", "name one: --profile NAME; or write tuning: NAME ..."),
+    ],
+)
+def test_no_tuning(inventory: Inventory, host: str, name: str | None, message: str, next_step: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        inventory.tuning_of(inventory.host(host), name)
+    assert caught.value.message == message
+    assert (caught.value.next_step or "").startswith(next_step.removesuffix("..."))
+    assert caught.value.evidence == ["tuning profiles: quick, quiet", f"inventory: {inventory.label}"]
+
+
 def test_a_container_with_a_login_of_its_own_needs_no_name(write_inventory: Callable[[Mapping[str, str | None]], Path]) -> None:
     hosts = "hosts:\n  box:\n    address: 192.0.2.1\n    container:\n      reached_by: ssh\n      address: 10.0.0.5\n"
-    place = load_inventory(write_inventory({"hosts.yml": hosts})).host("box").place(container=True)
+    inventory = load_inventory(write_inventory({"hosts.yml": hosts}))
+    place = inventory.host("box").place(container=True)
     assert (place.label, place.address) == ("box/10.0.0.5", "10.0.0.5")
+    assert inventory.hosts_named("box/10.0.0.5")[0].by_container
+    for text in ("box/", "box/None"):
+        with pytest.raises(UsageError, match="there is no container"):
+            inventory.hosts_named(text)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator.config import Inventory, compose_launch, load_inventory, requirements
+from orchestrator.agent import wire
+from orchestrator.agent.load_limits import LoadLimits
+from orchestrator.config import Inventory, compose_launch, expectations, load_inventory, policy, requirements
+from orchestrator.config.tuning import KNOB_KINDS, Expect
 from orchestrator.config.versions import Version
 from orchestrator.errors import ConfigError, RefusedError
 
@@ -116,32 +122,86 @@ def test_marlin_before_it_knew_nvfp4(inventory: Inventory, version: str) -> None
     assert caught.value.evidence == ["marlin can be had in SGLang >=0.5.13"]
 
 
+def _seconds(limits: LoadLimits, phase: str) -> tuple[float, float]:
+    total = limits.total(phase)
+    assert total is not None
+    return total.seconds, limits.stall(phase).seconds
+
+
 def test_what_is_commented_out_is_valid_too(tmp_path: Path) -> None:
     """Every commented line of YAML (two spaces or none, a key and a value) is put in force, and only known conflicts remain."""
     service = (ROOT / "inventory" / "services" / "glm5-nvfp4.yml").read_text(encoding="utf-8")
-    in_force = re.sub(r"^(\s*)# ((?:  )*[a-z_-]+:(?: .*)?)$", r"\1\2", service, flags=re.MULTILINE)
+    in_force = re.sub(r"^(\s*)# ((?:  )*(?:- )?[a-z_-]+:(?: .*)?)$", r"\1\2", service, flags=re.MULTILINE)
     assert in_force.count("\n  measure_seconds: 120.0") == 1
-    for folder in ("services", "backends"):
-        (tmp_path / folder).mkdir()
-    for source in ("hosts.yml", *(f"backends/{path.name}" for path in (ROOT / "inventory" / "backends").iterdir())):
-        (tmp_path / source).write_text((ROOT / "inventory" / source).read_text(encoding="utf-8"), encoding="utf-8")
+    shutil.copytree(ROOT / "inventory", tmp_path, dirs_exist_ok=True)
     (tmp_path / "services" / "glm5-nvfp4.yml").write_text(in_force, encoding="utf-8")
     loaded = load_inventory(tmp_path).service()
     assert set(loaded.secrets) == {"api-key", "admin-api-key"}
     assert loaded.user == "sglang"
-    assert loaded.policy == type(loaded.policy)(), "the comments show the defaults"
+    of_loads: dict[str, Any] = {"load_total": None, "load_stall": None, "stage_total": None, "phases": {}}
+    assert loaded.policy.model_copy(update=of_loads) == type(loaded.policy)(), "the comments show the defaults"
+    written = dataclasses.replace(policy(loaded), load_stall=None)
+    for phase in written.phases:
+        for cold in ((), ("cold",)):
+            shown, default = LoadLimits(written, cold), LoadLimits(wire.Policy(), cold)
+            assert _seconds(shown, phase) == _seconds(default, phase), "the comments show the defaults"
+    assert [(item.prompt, item.chat) for item in expectations(loaded)] == [
+        ("The capital city of France is", False),
+        ("What is 17 + 25? Answer with the number alone.", True),
+    ]
+    assert re.search(str(expectations(loaded)[1].matches), "It is 42.")
+
+
+def test_what_is_commented_out_in_a_tuning_profile_is_valid_too(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "inventory", tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tuning" / "blackwell-pcie.yml"
+    in_force = re.sub(r"^(\s*)# ((?:  )*(?:- )?[a-z_]+:(?: .*)?)$", r"\1\2", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    path.write_text(in_force, encoding="utf-8")
+    profile = load_inventory(tmp_path).tuning("blackwell-pcie")
+    assert (profile.expect.kernel, profile.expect.driver) == ("6.8.*-pve", "580.*")
+    assert [(knob.name, knob.value, knob.persists) for knob in profile.knobs if knob.place == "container"] == [
+        ("net.core.somaxconn", "4096", False)
+    ]
+
+
+def test_observe_reads_every_kind_and_sets_nothing(inventory: Inventory) -> None:
+    profile = inventory.tuning("observe")
+    assert {knob.knob for knob in profile.knobs} == set(KNOB_KINDS)
+    assert all(knob.value is None for knob in profile.knobs)
+
+
+def test_what_blackwell_pcie_sets_and_in_which_order(inventory: Inventory) -> None:
+    profile = inventory.tuning_of(inventory.host("gpu1"))
+    wanted = [(knob.name or knob.knob, knob.value) for knob in profile.knobs if knob.value is not None]
+    assert wanted == [
+        ("gpu_persistence_mode", "Enabled"),
+        ("pcie_max_read_request", "4096"),
+        ("cpu_governor", "performance"),
+        ("cpu_energy_preference", "performance"),
+        ("cpu_resume_latency", "99"),
+        ("kernel.numa_balancing", "0"),
+        ("vm.swappiness", "10"),
+    ]
+    order = [knob.knob for knob in profile.knobs]
+    assert order.index("gpu_persistence_mode") < order.index("gpu_power_limit") < order.index("gpu_clocks") < order.index("sysctl")
+    assert all(knob.why and knob.place == "host" for knob in profile.knobs)
+    assert profile.settings("container") == []
+
+
+def test_a_shipped_tuning_profile_expects_no_version_of_anybodys_machine(inventory: Inventory) -> None:
+    assert all(profile.expect == Expect() for profile in inventory.tunings.values())
+    assert {host.tuning for host in inventory.hosts.values()} == set(inventory.tunings)
 
 
 def test_loading_is_quick() -> None:
     load_inventory(ROOT / "inventory")
-    started = time.perf_counter()
+    started = time.process_time()
     load_inventory(ROOT / "inventory")
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.1
 
 
 def test_a_changed_shipped_file_is_told(tmp_path: Path) -> None:
-    for folder in ("services", "backends"):
-        (tmp_path / folder).mkdir()
+    shutil.copytree(ROOT / "inventory", tmp_path, dirs_exist_ok=True)
     text = (ROOT / "inventory" / "hosts.yml").read_text(encoding="utf-8").replace("gpus: 8", "gpus: eight")
     (tmp_path / "hosts.yml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

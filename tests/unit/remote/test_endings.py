@@ -36,7 +36,7 @@ def test_ending(case: dict[str, Any]) -> None:
     [
         ("python", errors.PythonError, 4, "in gpu1: apt install python3"),
         ("kernel", errors.KernelError, 4, "boot a kernel >= 5.3 on gpu1"),
-        ("rights", errors.RightsError, 4, None),
+        ("rights", errors.NotRootError, 4, None),
         ("disk_full", errors.DiskFullError, 4, None),
         ("refused", errors.RefusedError, 3, None),
         ("locked", errors.LockedError, 5, None),

@@ -93,5 +93,6 @@ def test_the_last_dark_time_is_that_of_the_newest_run_that_has_one(tmp_path: Pat
     make(tmp_path).result(done(dark_seconds=12.0))
     make(tmp_path)
     make(tmp_path, verb="launch").result(done(dark_seconds=99.0))
+    make(tmp_path).result(done(dark_seconds=77.0, state="DOWN"))
     assert last_dark_seconds("gpu1", "glm5", tmp_path) == 12.0
     assert last_dark_seconds("gpu1", "other", tmp_path) is None

@@ -1,0 +1,148 @@
+"""The agent as it is sent: compiled for a place that runs the operator's Python, as source for any other.
+
+Compiling it takes longer over there than all else that it does in most calls, so what was compiled here is kept in the user's cache
+folder, by the code that it was made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import io
+import marshal
+import os
+import re
+import stat
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+from orchestrator.agent import archive
+from orchestrator.agent.main import VERBS
+
+FIRST_STAGE = (
+    "import sys;print(sys.implementation.cache_tag,sys.version_info[3],flush=True);"
+    "exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+)
+"""Says which Python it is, then reads a length and that much code (agent/boot.py): the same short words for every shell and every place."""
+
+GREETING = re.compile(rb"[a-z]+-?\d+ (?:alpha|beta|candidate|final)$")
+"""What the first stage says; an unfinished release has bytecode of its own."""
+
+_OWN_GREETING = f"{sys.implementation.cache_tag} {sys.version_info[3]}"
+_KEPT = 24
+"""Archives in the cache folder: one a verb and Python, for a few versions of this program."""
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+_lock = threading.Lock()
+
+
+def package_for(verb: str, greeting: str | None) -> bytes:
+    """The agent as a zip: as much of it as the verb may need, compiled where `greeting` is that of this very Python.
+
+    What stays on the box is sent as source: it must outlive an upgrade of the Python there.
+    """
+    known = VERBS.get(verb)
+    roots = () if known is None or known.keeps_code else ("main", known.module, known.types)
+    with _lock:  # else each of many threads would make its own
+        if not roots or greeting != _OWN_GREETING:
+            return _source(roots)
+        return _compiled(roots)
+
+
+@functools.cache
+def boot_code() -> bytes:
+    """The text of agent/boot.py."""
+    return Path(archive.__file__).with_name("boot.py").read_bytes()
+
+
+@functools.cache
+def _source(roots: tuple[str, ...]) -> bytes:
+    return archive.agent_archive(roots)
+
+
+@functools.cache
+def _compiled(roots: tuple[str, ...]) -> bytes:
+    folder = _cache_folder()
+    if folder is None:
+        return compile_archive(_source(roots))
+    path = folder / f"agent-{_fingerprint(roots)}.bin"
+    kept = _read_own(path)
+    if kept is not None:
+        return kept
+    made = compile_archive(_source(roots))
+    with contextlib.suppress(OSError):
+        _keep(path, made)
+    return made
+
+
+def compile_archive(source: bytes) -> bytes:
+    """The same archive with its modules compiled for this Python, without the sources of those that are only imported.
+
+    The code files are of the kind that is never compared with a source (PEP 552, unchecked hash-based). They go without the texts that
+    only a reader of the source wants (-OO), a third of what would have to be sent, and are packed as well as can be: this is done once.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(source)) as given, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
+        for name in given.namelist():
+            text = given.read(name)
+            code = marshal.dumps(compile(text, name, "exec", dont_inherit=True, optimize=2))
+            header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(text)
+            made.writestr(f"{name}c", header + code, compresslevel=9)
+            if Path(name).stem in archive.READ_AS_TEXT:
+                made.writestr(name, text, compresslevel=9)
+    return buffer.getvalue()
+
+
+def _cache_folder() -> Path | None:
+    """Where compiled archives are kept; None where nobody says where the user's things are."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"  # a relative one is to be ignored (XDG Base Directory)
+    except RuntimeError:
+        return None
+    return base / "orchestrator" / "agent"
+
+
+def _fingerprint(roots: tuple[str, ...]) -> str:
+    """Changes with the code that the archive is made from, and with this Python."""
+    package = Path(archive.__file__).parent
+    files = sorted(
+        (entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in os.scandir(package) if entry.name.endswith(".py")
+    )
+    return hashlib.sha256(repr((_OWN_GREETING, importlib.util.MAGIC_NUMBER, str(package), roots, files)).encode()).hexdigest()[:24]
+
+
+def _read_own(path: Path) -> bytes | None:
+    """A kept archive, if it is whole and nobody else can have written it: it will run as root somewhere."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return None
+            digest, content = stream.read(_DIGEST_BYTES), stream.read()
+    except OSError:
+        return None
+    return content if digest == hashlib.sha256(content).digest() else None
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Keep an archive behind its digest: what a crash left of it is no archive."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(hashlib.sha256(content).digest() + content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    kept = sorted(path.parent.glob("agent-*.bin"), key=lambda item: item.stat().st_mtime, reverse=True)
+    for old in kept[_KEPT:]:
+        old.unlink(missing_ok=True)
