@@ -14,21 +14,29 @@ Tone = Literal["", "good", "warn", "bad", "quiet", "strong"]
 
 @dataclass(frozen=True)
 class Line:
-    """One line of text; an empty one separates. A `whole` one (a command, to be copied) is never wrapped."""
+    """One line of text; an empty one separates. A `whole` one (a command, to be copied) is never wrapped.
+
+    `aside` ends it, in a quiet tone: where something was read.
+    """
 
     text: str = ""
     tone: Tone = ""
     whole: bool = False
+    aside: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. `right` names the columns of numbers; `tones` holds a tone for some rows, by index."""
+    """Rows under headings. `right` names the columns of numbers; `tones` holds a tone for some rows, by index.
+
+    `notes` are shown below the rows, one each, over the columns' whole width; an empty one is not shown.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: frozenset[str] = frozenset()
     tones: tuple[tuple[int, Tone], ...] = ()
+    notes: Sequence[str] = ()
 
     def tone(self, row: int) -> Tone:
         return dict(self.tones).get(row, "")
@@ -58,6 +66,19 @@ def wrapped(text: str, width: int, hang: int = 4) -> list[str]:
     return lines
 
 
+def part_aside(lines: Sequence[str], aside: str) -> list[tuple[str, str]]:
+    """Each of a text's lines in two: what is the text's own, and what belongs to the `aside` that ends it, however both were wrapped."""
+    left = len("".join(aside.split()))
+    parted: list[tuple[str, str]] = []
+    for line in reversed(lines):
+        cut = len(line)
+        while left and cut:
+            cut -= 1
+            left -= not line[cut].isspace()
+        parted.insert(0, (line[:cut], line[cut:]))
+    return parted
+
+
 def table_lines(table: Table, width: int | None = None) -> list[str]:
     """A table as aligned text: what a pipe, a file or a log gets. Nothing is cut; the last column is never padded."""
     heading, *rows = table_rows(table, width)
@@ -69,15 +90,26 @@ def table_rows(table: Table, width: int | None = None) -> list[list[str]]:
     cells = [list(table.columns), *[list(row) for row in table.rows]]
     right = [heading in table.right for heading in table.columns]
     widths = _column_widths(cells, width, right)
-    return [_row_lines(row, widths, right) for row in cells]
+    rows = [_row_lines(row, widths, right) for row in cells]
+    for index, lines in enumerate(rows[1:]):
+        lines += note_lines(table, index, width)
+    return rows
+
+
+def note_lines(table: Table, row: int, width: int | None = None) -> list[str]:
+    """What stands below a row."""
+    if not 0 <= row < len(table.notes) or not table.notes[row]:
+        return []
+    note = f"      {table.notes[row]}"
+    return [note] if width is None else wrapped(note, width, hang=2)
 
 
 def _column_widths(cells: Sequence[Sequence[str]], width: int | None, right: Sequence[bool]) -> list[int]:
-    """As wide as each column needs; where that is too much, columns of text are narrowed, those of numbers never."""
+    """As wide as each column needs; where that is too much, columns of text are narrowed, and of those of numbers the headings."""
     widths = [max(len(row[index]) for row in cells) for index in range(len(cells[0]))]
     words = [max((len(word) for row in cells for word in row[index].split()), default=0) for index in range(len(widths))]
     least = [
-        wide if number else min(wide, max(longest, _LEAST_COLUMN), _LONGEST_WORD)
+        longest if number else min(wide, max(longest, _LEAST_COLUMN), _LONGEST_WORD)
         for wide, longest, number in zip(widths, words, right, strict=True)
     ]
     while width is not None and sum(widths) + 2 * len(widths) > width:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.common import CHANGE_FLAGS, GRACE_FLAG, choose, confirmation, seconds
+from orchestrator.cli.common import CHANGE_FLAGS, GRACE_FLAG, choose, confirmation, interruption, seconds
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from orchestrator.flows.order import Outcome
     from orchestrator.flows.target import Target
 
-_LAUNCH_FLAGS = {
+LAUNCH_FLAGS = {
     "backend": "Backend profile, with overlays if wanted: flashinfer_cutedsl, or flashinfer_cutedsl+ep8 (see: fab backends).",
     "force": "Overrule refused checks, except those that protect somebody else's work.",
     "measure": "Time decoding before and after.",
     **CHANGE_FLAGS,
 }
 _NEW_ONLY = {"measure": "Time decoding once the server is ready."}
-_DRIFT_FLAG = {"accept-drift": "Let go of differences between the running server and the service that no backend makes."}
+SEQUENTIAL_FLAG = {"sequential": "Start the new server after the old one's stop, also where it could start beside it."}
+DRIFT_FLAG = {"accept-drift": "Let go of differences between the running server and the service that no backend makes."}
 
 
-@verb(flags={**_LAUNCH_FLAGS, **GRACE_FLAG, **_DRIFT_FLAG})
+@verb(flags={**LAUNCH_FLAGS, **SEQUENTIAL_FLAG, **GRACE_FLAG, **DRIFT_FLAG})
 def relaunch(
     call: Call,
     backend: str | None = None,
@@ -34,9 +35,11 @@ def relaunch(
     yes: bool = False,
     accept_drift: bool = False,
     force: bool = False,
+    sequential: bool = False,
     grace: str | None = None,
     measure: bool = True,
     reason: str = "",
+    wait: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
@@ -44,14 +47,14 @@ def relaunch(
     from orchestrator.flows.order import Options
     from orchestrator.flows.relaunch import relaunch as run
 
-    options = Options(plan, accept_drift, force, seconds("grace", grace), measure, reason)
+    options = Options(plan, accept_drift, force, seconds("grace", grace), measure, reason, seconds("wait", wait) or 0.0, sequential)
     target = choose(inventory, host, service)
-    profiles = target.inventory.backends_named(_named(backend, target.inventory))
-    observer = _observe(call, target, keep=not plan)
-    return _finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes)))
+    profiles = target.inventory.backends_named(named_backend(backend, target.inventory))
+    observer = observe(call, target, keep=not plan)
+    return finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes), interruption=interruption(call)))
 
 
-@verb(flags={**_LAUNCH_FLAGS, **_NEW_ONLY})
+@verb(flags={**LAUNCH_FLAGS, **_NEW_ONLY})
 def launch(
     call: Call,
     backend: str | None = None,
@@ -62,6 +65,7 @@ def launch(
     force: bool = False,
     measure: bool = False,
     reason: str = "",
+    wait: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
@@ -69,11 +73,11 @@ def launch(
     from orchestrator.flows.order import Options
     from orchestrator.flows.relaunch import launch as run
 
-    options = Options(plan, force=force, measure=measure, reason=reason)
+    options = Options(plan, force=force, measure=measure, reason=reason, wait=seconds("wait", wait) or 0.0)
     target = choose(inventory, host, service)
     profiles = target.inventory.backends_named(backend or target.service.backend or "auto")
-    observer = _observe(call, target, keep=not plan)
-    return _finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes)))
+    observer = observe(call, target, keep=not plan)
+    return finish(call, run(target, profiles, options, observer, confirmation(call, yes=yes), interruption=interruption(call)))
 
 
 @verb(flags={**CHANGE_FLAGS, **GRACE_FLAG})
@@ -85,6 +89,7 @@ def teardown(
     yes: bool = False,
     grace: str | None = None,
     reason: str = "",
+    wait: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
@@ -92,20 +97,26 @@ def teardown(
     from orchestrator.flows.order import Options
     from orchestrator.flows.teardown import teardown as run
 
-    options = Options(plan, grace=seconds("grace", grace), reason=reason)
+    options = Options(plan, grace=seconds("grace", grace), reason=reason, wait=seconds("wait", wait) or 0.0)
     target = choose(inventory, host, service)
-    observer = _observe(call, target, keep=not plan)
-    return _finish(call, run(target, options, observer, confirmation(call, yes=yes)))
+    observer = observe(call, target, keep=not plan)
+    return finish(call, run(target, options, observer, confirmation(call, yes=yes), interruption=interruption(call)))
 
 
-def _named(backend: str | None, inventory: Inventory) -> str:
+def named_backend(backend: str | None, inventory: Inventory) -> str:
+    """The backend that was named.
+
+    Raises:
+        UsageError: none was.
+    """
     if backend is None:
         kernels = ", ".join(name for name, item in inventory.backends.items() if item.kind == "backend")
         raise UsageError("which backend? Say it with --backend NAME", evidence=[f"backends: {kernels}"], next_step="fab backends")
     return backend
 
 
-def _observe(call: Call, target: Target, *, keep: bool) -> Observers:
+def observe(call: Call, target: Target, *, keep: bool) -> Observers:
+    """Who hears of a change: the screen and, if it is to be kept, the run folder."""
     from orchestrator.flows.observer import Observers
 
     call.interrupted = "interrupted; nothing was touched"
@@ -117,7 +128,8 @@ def _observe(call: Call, target: Target, *, keep: bool) -> Observers:
     return Observers(observers)
 
 
-def _finish(call: Call, outcome: Outcome) -> int:
+def finish(call: Call, outcome: Outcome) -> int:
+    """The document and the exit code of a change."""
     code = outcome.result.exit_code if outcome.result is not None else 0
     call.document(exit_code=code)
     return code

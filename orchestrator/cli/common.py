@@ -13,7 +13,7 @@ from orchestrator.errors import UsageError
 if TYPE_CHECKING:
     from orchestrator.cli.edge import Call
     from orchestrator.config import Inventory
-    from orchestrator.flows.order import Confirm
+    from orchestrator.flows.order import Confirm, Interruption
     from orchestrator.flows.plan import Plan
     from orchestrator.flows.target import Target
 
@@ -29,10 +29,12 @@ TARGET_FLAGS = {
     **SHARED_FLAGS,
 }
 GRACE_FLAG = {"grace": "Seconds from the end of the drain until SIGKILL, instead of the service's own."}
+WAIT_FLAG = {"wait": "Seconds to wait for an order at work, telling for whom; a person's lock is never waited for."}
 CHANGE_FLAGS = {
     "plan": "Show what would be done and stop.",
     "yes": "Do not ask.",
     "reason": "Why, for the journal and for whoever looks next.",
+    **WAIT_FLAG,
     **TARGET_FLAGS,
 }
 
@@ -136,11 +138,46 @@ def confirmation(call: Call, *, yes: bool) -> Confirm:
     """How a plan is confirmed: by ``--yes``, or by one question on a terminal. From then on the run is kept."""
 
     def confirm(plan: Plan) -> bool:
-        if not yes and not call.screen.interactive:
-            raise UsageError("nobody can be asked here: nothing was touched", next_step="give --yes to do it, or --plan to look only")
-        confirmed = yes or call.screen.ask(f"{plan.verb} {plan.service} in {plan.place} now?")
+        confirmed = asked(call, f"{plan.verb} {plan.service} in {plan.place} now?", yes=yes)
         if confirmed and call.run is not None:
             call.run.begin()
         return confirmed
 
     return confirm
+
+
+def asked(call: Call, question: str, *, yes: bool) -> bool:
+    """Whether it is to be done: by ``--yes``, or by the answer of whoever sits at the terminal.
+
+    Raises:
+        UsageError: nobody sits there.
+    """
+    if not yes and not call.screen.interactive:
+        raise UsageError("nobody can be asked here: nothing was touched", next_step="give --yes to do it, or --plan to look only")
+    return yes or call.confirm(question)
+
+
+def interruption(call: Call) -> Interruption:
+    """What a Ctrl-C means while an order is at work: one question on a terminal; leave it running where nobody can be asked.
+
+    A second Ctrl-C is an answer too: leave it. So is a signal that ends this process for good.
+    """
+
+    def ask(order: str) -> bool:
+        if call.stopped_by is not None or not call.screen.interactive:
+            return False
+        return call.screen.ask(f"stop {order} safely, so that nothing is left half-done? No leaves it running")
+
+    return ask
+
+
+def positive(flag: str, text: str, least: int = 1) -> int:
+    """A flag's whole number that is at least `least`.
+
+    Raises:
+        UsageError: it is not.
+    """
+    value = count(flag, text)
+    if value < least:
+        raise UsageError(f"--{flag} takes {least} or more; {text!r} is not that")
+    return value

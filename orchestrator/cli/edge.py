@@ -36,6 +36,9 @@ _HELP, _DRY = {"--help", "-h"}, {"--dry", "-R"}
 
 Body = Callable[..., int | None]
 
+GATHERING: dict[str, str] = {}
+"""Verb -> its flag that any number of words without one are for."""
+
 _STOPPED_BY = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP: the terminal has gone"}
 """Signals that end a verb the way Ctrl-C does, with a word on where things stand."""
 
@@ -60,18 +63,41 @@ INEFFECTIVE = {
 class Call:
     """One call of a verb: where its output goes and what it keeps."""
 
-    def __init__(self, verb: str, *, as_json: bool) -> None:
-        from orchestrator.cli.screen import open_screen
+    def __init__(self, verb: str, *, as_json: bool, open_screen: Callable[[Redactor], Screen] | None = None) -> None:
+        from orchestrator.cli import screen
 
         self.verb = verb
         self.as_json = as_json
         self.redactor = Redactor()
-        self.screen: Screen = open_screen(self.redactor, as_json=as_json)
+        self.screen: Screen = open_screen(self.redactor) if open_screen else screen.open_screen(self.redactor, as_json=as_json)
+        self.confirm: Callable[[str], bool] = self.screen.ask
+        """Asks whether a plan may be carried out."""
         self.run: RunFolder | None = None
-        self.stopped_by: signal.Signals | None = None
-        """The signal, other than Ctrl-C's, that ended this call."""
+        self.outer: Call | None = None
+        """The call in the midst of which this one is made."""
+        self._stopped_by: signal.Signals | None = None
         self.interrupted = "interrupted"
         """What Ctrl-C means now, where nothing that knows better catches it; empty where it is the usual end."""
+
+    @property
+    def stopped_by(self) -> signal.Signals | None:
+        """The signal, other than Ctrl-C's, that ended this call, or the one around it."""
+        return self._stopped_by if self._stopped_by is not None or self.outer is None else self.outer.stopped_by
+
+    def stop_by(self, number: signal.Signals) -> None:
+        """Remember which signal ends this call."""
+        self._stopped_by = number
+
+    @property
+    def interrupted_code(self) -> int:
+        """The exit code of an interruption: 130, or 128 and the signal's number, as a shell has it."""
+        return InterruptedByOperatorError.exit_code if self.stopped_by is None else 128 + self.stopped_by
+
+    def keep_tracebacks(self, *errors: BaseException) -> list[str]:
+        """Keep the tracebacks of what was not foreseen; the evidence that names their file, or the last lines where it can't be kept."""
+        texts = [traceback.format_exception(error) for error in errors]
+        kept = _keep_traceback(self, "\n".join("".join(text) for text in texts))
+        return [f"traceback: {kept}"] if kept is not None else [line for text in texts for line in text[-1].splitlines()]
 
     def keep_run(self, *names: str) -> RunFolder:
         """The run folder of this call, which is made when the change is about to be submitted."""
@@ -106,8 +132,32 @@ class Call:
             self.screen.show([Line(f"kept in {self.run.path}", "quiet", whole=True)])
 
 
+class _Task(fabric.Task):  # type: ignore[misc]  # fabric has no types
+    """A task of which single flags have a letter. Invoke's own short flags are all or none, and each new flag could move them."""
+
+    letters: Mapping[str, str] = {}
+    title: str = ""
+    """The verb's whole name."""
+    plain: Body
+    """The function itself, which takes a :class:`Call`."""
+
+    def arg_opts(self, name: str, default: Any, taken_names: set[str]) -> dict[str, Any]:
+        options: dict[str, Any] = super().arg_opts(name, default, taken_names)
+        if name in self.letters:
+            options["names"] = [*options["names"], self.letters[name]]
+        return options
+
+
 def verb(
-    *, flags: Mapping[str, str] | None = None, positional: Sequence[str] = (), title: str | None = None
+    *,
+    flags: Mapping[str, str] | None = None,
+    positional: Sequence[str] = (),
+    title: str | None = None,
+    many_hosts: bool = False,
+    letters: Mapping[str, str] | None = None,
+    gathers: str | None = None,
+    several: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> Callable[[Body], fabric.Task]:
     """Make a Fabric task of a function that takes a :class:`Call`.
 
@@ -116,6 +166,11 @@ def verb(
         positional: arguments that may be given without their flag. Fabric's parser lets them swallow ``--help`` and
             ``--dry``, as it lets any flag that waits for its value; both get their meaning back here.
         title: the verb's whole name where the function's is only its end (``lab.up``).
+        many_hosts: whether ``--host`` (and ``-H``) may name several, with commas.
+        letters: flag -> its short form.
+        gathers: the flag that words without one are for, any number of them; it gets them with commas. See :mod:`gathering`.
+        several: flags that may be given more than once.
+        optional: flags that may be given without their value, which is then True.
     """
 
     def decorate(body: Body) -> fabric.Task:
@@ -125,26 +180,39 @@ def verb(
         def run(context: Context, **given: Any) -> None:
             sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # invoke turned it off: slow starts for good
             call = Call(name, as_json=bool(given.pop("json", False)))
-            if any(value in _HELP for value in given.values()):
+            if any(text in _HELP for text in _texts(given)):
                 code = guarded(call, lambda: front_end.print_task_help(name))
             else:
-                code = guarded(call, lambda: body(call, **understood(context, given)))
+                code = guarded(call, lambda: body(call, **understood(context, given, many_hosts=many_hosts)))
             if code:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the verb has ended: a late Ctrl-C must not change how
                 raise Exit(code=code)
 
-        return fabric.task(positional=list(positional), auto_shortflags=False, help=dict(flags or {}), name=name.rpartition(".")[2])(run)
+        task = fabric.task(
+            positional=list(positional),
+            iterable=list(several),
+            optional=list(optional),
+            auto_shortflags=False,
+            help=dict(flags or {}),
+            name=name.rpartition(".")[2],
+            klass=_Task,
+        )(run)
+        task.letters = dict(letters or {})
+        if gathers is not None:
+            GATHERING[name] = gathers
+        task.title, task.plain = name, body
+        return task
 
     return decorate
 
 
-def understood(context: Context, flags: dict[str, Any]) -> dict[str, Any]:
+def understood(context: Context, flags: dict[str, Any], *, many_hosts: bool = False) -> dict[str, Any]:
     """The verb's flags once Fabric's own have been minded.
 
     Raises:
         UsageError: ``--dry``, a remainder, several hosts, ``-H`` and ``--host`` at odds, or a flag taken for a value.
     """
-    if context.config.run.dry or any(value in _DRY for value in flags.values()):
+    if context.config.run.dry or any(text in _DRY for text in _texts(flags)):
         raise UsageError(
             "--dry is not supported: it would only show what Fabric itself runs here, which is nothing",
             next_step="use --plan: it asks the box and shows all that would be done",
@@ -152,18 +220,25 @@ def understood(context: Context, flags: dict[str, Any]) -> dict[str, Any]:
     if remainder():
         raise UsageError(f"nothing can follow --, but there is: {remainder()}", next_step="ssh HOST COMMAND")
     for flag, value in flags.items():
-        if isinstance(value, str) and value.startswith("-"):
-            raise UsageError(f"--{flag.replace('_', '-')} needs a value, and {value} looks like a flag")
+        if isinstance(value, str) and value.startswith("-") and value != "-":
+            raise UsageError(f"--{flag.strip('_').replace('_', '-')} needs a value, and {value} looks like a flag")
     names = host_names()
     if not names:
         return flags
+    text = ",".join(names)
     if "host" not in flags:
-        raise UsageError(f"this verb is not about a host, but -H {','.join(names)} was given")
-    if len(names) > 1:
-        raise UsageError(f"one host at a time, but -H {','.join(names)} was given")
-    if flags["host"] not in (None, names[0]):
-        raise UsageError(f"-H {names[0]} and --host {flags['host']} name different hosts")
-    return {**flags, "host": names[0]}
+        raise UsageError(f"this verb is not about a host, but -H {text} was given")
+    if len(names) > 1 and not many_hosts:
+        raise UsageError(f"one host at a time, but -H {text} was given")
+    if flags["host"] is not None and _parts(flags["host"]) != names:
+        raise UsageError(f"-H {text} and --host {flags['host']} name different hosts")
+    return {**flags, "host": text}
+
+
+def _texts(flags: Mapping[str, Any]) -> Iterator[str]:
+    """The texts that were given to flags, those of flags that may come several times one by one."""
+    for value in flags.values():
+        yield from (item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str))
 
 
 front_end: fabric.main.Fab = fabric.main.program
@@ -185,7 +260,11 @@ def host_names() -> list[str]:
     """The names given with Fabric's ``-H``: inventory names, although Fabric takes them for addresses."""
     core = getattr(front_end, "core", None)
     given = core[0].args.hosts.value if core else None
-    return [name.strip() for name in given.split(",") if name.strip()] if given else []
+    return _parts(given) if given else []
+
+
+def _parts(hosts: str) -> list[str]:
+    return [name.strip() for name in hosts.split(",") if name.strip()]
 
 
 def remainder() -> str:
@@ -218,7 +297,7 @@ def _stopped_by_signals(call: Call) -> Iterator[None]:
     """Have SIGTERM and SIGHUP end `call` as Ctrl-C does; one that is ignored (nohup) stays so."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        call.stopped_by = signal.Signals(number)
+        call.stop_by(signal.Signals(number))
         raise KeyboardInterrupt
 
     taken = [number for number in _STOPPED_BY if signal.getsignal(number) == signal.SIG_DFL]
@@ -231,10 +310,15 @@ def _stopped_by_signals(call: Call) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def perform(task: fabric.Task, call: Call, flags: Mapping[str, Any]) -> int:
+    """Run a verb within another one, as its command line would be, and return its exit code. Fabric's own flags are not minded again."""
+    return guarded(call, lambda: task.plain(call, **flags))
+
+
 def _tell_interrupted(call: Call, error: InterruptedByOperatorError) -> int:
-    """Say where things stand and return the exit code: 130, or 128 and the signal's number, as a shell has it."""
+    """Say where things stand and return the exit code."""
     number = call.stopped_by
-    code = error.exit_code if number is None else 128 + number
+    code = call.interrupted_code
     by = [] if number is None else [f"stopped by {_STOPPED_BY[number]}"]
     if error.message:
         with contextlib.suppress(OSError):  # with SIGHUP the terminal may have gone
@@ -249,12 +333,10 @@ def leave_closed_output() -> int:
 
 
 def _unexpected(call: Call, error: Exception) -> int:
-    kept = _keep_traceback(call, "".join(traceback.format_exception(error)))
-    evidence = [f"traceback: {kept}"] if kept is not None else traceback.format_exception(error)[-1].splitlines()
     return call.fail(
         f"{call.verb} failed in a way that was not foreseen: {type(error).__name__}: {error}",
         OrchestratorError.exit_code,
-        evidence,
+        call.keep_tracebacks(error),
         "report it with that file; fab status shows where things stand",
     )
 
@@ -263,12 +345,12 @@ def _keep_traceback(call: Call, text: str) -> Path | None:
     if call.run is not None and call.run.kept:
         call.run.keep_text("traceback.txt", text)
         return call.run.path / "traceback.txt"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orchestrator"
     try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orchestrator"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = cache / f"traceback-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.txt"
         path.write_text(call.redactor.text(text), encoding="utf-8")
         path.chmod(0o600)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where nobody says where the user's home is
         return None
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import sys
@@ -28,10 +27,10 @@ def _run() -> None:
     gc.disable()
     with _late_mock():
         from orchestrator.cli.program import main as run
+        from orchestrator.cli.program import spare_collections
 
-    gc.freeze()
+    spare_collections()
     gc.enable()
-    atexit.register(gc.freeze)
     run()
 
 

@@ -1,4 +1,4 @@
-"""hosts, services, backends, trust: what the inventory says, and pinning a host's key."""
+"""hosts, services, backends, tunings, trust: what the inventory says, and pinning a host's key."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.config import Backend, Inventory, Variant
+    from orchestrator.config import Backend, Inventory, TuningProfile, Variant
+    from orchestrator.config.tuning import Knob
     from orchestrator.flows.trust import Offer
 
 
 @verb(flags=SHARED_FLAGS)
 def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
-    """List the inventory's hosts, how they are reached, and their services."""
+    """List the inventory's hosts, how they are reached, their tuning profiles and their services."""
     loaded = load(inventory)
     rows = []
     for host in loaded.hosts.values():
@@ -26,8 +27,9 @@ def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
         services = [service.name for service in loaded.services.values() if service.host == host.name]
         container = "-" if place.container is None else f"{place.container} by {place.reached_by}"
         gpus = "-" if host.gpus is None else str(host.gpus)
-        rows.append([host.name, f"{host.user}@{host.address}:{host.port}", container, gpus, ", ".join(services) or "-"])
-    call.screen.show([Table(["host", "reached at", "container", "gpus", "services"], rows, right=frozenset({"gpus"}))])
+        reached_at = f"{host.user}@{host.address}:{host.port}"
+        rows.append([host.name, reached_at, container, gpus, host.tuning or "-", ", ".join(services) or "-"])
+    call.screen.show([Table(["host", "reached at", "container", "gpus", "tuning", "services"], rows, right=frozenset({"gpus"}))])
     for name, path in _absent_keys(loaded):
         call.screen.warn(f"{name}: identity file {path} does not exist on this machine")
     call.document(inventory=str(loaded.directory), hosts=[item.model_dump(mode="json") for item in loaded.hosts.values()])
@@ -141,27 +143,83 @@ def _described(variants: list[Variant]) -> list[dict[str, object]]:
     ]
 
 
+@verb(flags={"profile": "Only this tuning profile, and why each of its knobs is in it.", **SHARED_FLAGS})
+def tunings(call: Call, profile: str | None = None, inventory: str | None = None, json: bool = False) -> None:
+    """List the tuning profiles: what the knobs of a machine should be."""
+    loaded = load(inventory)
+    chosen = list(loaded.tunings.values()) if profile is None else [loaded.tuning(profile)]
+    for item in chosen:
+        call.screen.show(
+            [Line(item.name, "strong"), Line(f"  {item.summary}"), *_expectations(item), _knob_table(item, profile is not None)]
+        )
+        call.screen.show([Line()])
+    if not chosen:
+        call.screen.show([Line(f"there is none; write one: {loaded.directory}/tuning/NAME.yml, and tuning: NAME for a host in hosts.yml")])
+    elif profile is None:
+        call.screen.show([Line("why each knob is in a profile: fab tunings --profile NAME", whole=True)])
+    call.document(inventory=str(loaded.directory), tunings=[_tuning(item) for item in chosen])
+
+
+def _expectations(profile: TuningProfile) -> list[Line]:
+    expected = {"kernel": profile.expect.kernel, "driver": profile.expect.driver}
+    said = ", ".join(f"{name} {pattern}" for name, pattern in expected.items() if pattern is not None)
+    return [Line(f"  made for {said}")] if said else []
+
+
+def _knob_table(profile: TuningProfile, with_why: bool) -> Table:
+    columns = ["knob", "value", "persists", *(["why"] if with_why else [])]
+    rows = [
+        [_knob(knob), knob.value or "only read", "yes" if knob.persists else "-", *([knob.why or "-"] if with_why else [])]
+        for knob in profile.knobs
+    ]
+    return Table(columns, rows)
+
+
+def _knob(knob: Knob) -> str:
+    where = ", in the container" if knob.place == "container" else ""
+    return f"{knob.knob} {knob.name}".rstrip() + where
+
+
+def _tuning(profile: TuningProfile) -> dict[str, object]:
+    knobs = [knob.model_dump(mode="json") | {"persist": knob.persists} for knob in profile.knobs]
+    return profile.model_dump(mode="json") | {"knobs": knobs}
+
+
 @verb(
     positional=["host"],
     flags={
-        "host": "Host, by its inventory name.",
+        "host": "Host, by its inventory name; HOST/CONTAINER (gpu1/101): its container's login alone.",
         "replace": "Forget the key that is pinned and has changed: the host was reinstalled.",
         "yes": "Do not ask: the fingerprints were compared elsewhere.",
         **SHARED_FLAGS,
     },
 )
-def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inventory: str | None = None, json: bool = False) -> None:
+def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inventory: str | None = None, json: bool = False) -> int:
     """Show a host's key fingerprints and pin them in the inventory's known_hosts."""
+    from orchestrator.cli.text import error_blocks
     from orchestrator.flows.trust import trust as pin
 
     loaded = load(inventory)
+    named = loaded.host_named(host)
     call.interrupted = "interrupted; keys that were accepted before are pinned"
-    offers = pin(loaded, loaded.host(host), call.screen, lambda offer: _accepted(call, offer, yes=yes), replace=replace)
-    for offer in offers:
+    found = pin(
+        loaded,
+        named.host,
+        call.screen,
+        lambda offer: _accepted(call, offer, yes=yes),
+        replace=replace,
+        container_only=named.by_container,
+    )
+    for offer in found.offers:
         replaced = ", instead of the old ones" if offer.replaced else ""
         what = "trusted already" if offer.trusted else f"pinned in {loaded.known_hosts}{replaced}"
         call.screen.show([Line(f"{offer.host}, {offer.where}: {what}", "good")])
-    call.document(known_hosts=str(loaded.known_hosts), offers=offers)
+    for error in found.failures:
+        call.screen.error(error_blocks(error.message, error.evidence, error.next_step))
+    code = max((error.exit_code for error in found.failures), default=0)
+    errors = [{"message": error.message, "evidence": error.evidence, "next_step": error.next_step} for error in found.failures]
+    call.document(known_hosts=str(loaded.known_hosts), offers=found.offers, errors=errors, exit_code=code)
+    return code
 
 
 def _accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
@@ -180,4 +238,4 @@ def _accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
             "nobody can be asked here: nothing was pinned", evidence=offer.fingerprints, next_step=f"compare, then give {flags}"
         )
     question = "replace the pinned key by these: are they the host's?" if offer.replaced else "are these the host's keys?"
-    return call.screen.ask(question)
+    return call.confirm(question)

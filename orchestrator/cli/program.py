@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import fabric  # type: ignore[import-untyped]
 import fabric.main  # type: ignore[import-untyped]
 from invoke.exceptions import Exit, ParseError
+from invoke.parser import Parser
 
 import orchestrator
 from orchestrator.cli import edge
+from orchestrator.cli.gathering import GatheringParser
 from orchestrator.cli.tasks import namespace
 from orchestrator.errors import InterruptedByOperatorError, UsageError
 
@@ -33,6 +38,15 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
     def parse_core(self, *args: Any, **kwargs: Any) -> None:
         with self._our_exit_codes():
             super().parse_core(*args, **kwargs)
+
+    def _make_parser(self) -> Parser:
+        """One that knows the verbs named in the command line: invoke copies all that a parser knows, flag by flag, each time."""
+        parser: Parser = super()._make_parser()
+        words = set(self.argv)
+        if "--complete" in words:
+            return parser
+        named = [context for name, context in parser.contexts.items() if words & {name, *context.aliases}]
+        return GatheringParser(initial=parser.initial, contexts=named)
 
     def parse_tasks(self) -> None:
         if self.core.remainder and not self.args.complete.value:
@@ -65,11 +79,45 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         try:
             yield
         except (ParseError, ValueError) as error:
-            raise Exit(f"{error}\nnext: {self.binary} --help, or {self.binary} VERB --help", code=UsageError.exit_code) from None
+            meant = _meant(str(error), self.argv) or _names_of(str(error))
+            step = f"{self.binary} {meant}" if meant is not None else f"{self.binary} --help, or {self.binary} VERB --help"
+            raise Exit(f"{error}\nnext: {step}", code=UsageError.exit_code) from None
         except UsageError as error:
             raise Exit(f"{error.message}\nnext: {error.next_step}", code=error.exit_code) from None
         except KeyboardInterrupt:
             raise Exit("interrupted; nothing was touched", code=InterruptedByOperatorError.exit_code) from None
+
+
+def _meant(problem: str, argv: Sequence[str]) -> str | None:
+    """The words to type where one that is no verb names something in the inventory; None where it does not, or nobody can say."""
+    from orchestrator.cli.common import load
+    from orchestrator.errors import OrchestratorError
+
+    unknown = re.search(r"No idea what '([^']+)' is", problem)
+    verbs = [word for word in argv[1:] if word.replace("_", "-") in namespace.task_names]
+    if unknown is None or not verbs:
+        return None
+    word = unknown.group(1)
+    try:
+        known = load(None)
+    except OrchestratorError:
+        return None
+    if all(name.partition("/")[0] in known.hosts for name in word.split(",")):
+        named = [value for flag, value in itertools.pairwise(argv) if flag == "--host"]
+        return f"{verbs[0]} --host {','.join(named) if word in named else word}"
+    if word in known.tunings:
+        return f"{verbs[0]} --profile {word}"
+    return f"{verbs[0]} --service {word}" if word in known.services else None
+
+
+_NAMED_BY = {"runbook.show": "runbook.list", "runbook.run": "runbook.list", "trust": "hosts"}
+"""Verbs that need a name, each with the one that lists the names."""
+
+
+def _names_of(problem: str) -> str | None:
+    """The verb that lists what a verb without its name could be given; None where nothing does."""
+    lacking = re.match(r"'([^']+)' did not receive required positional arguments", problem)
+    return None if lacking is None else _NAMED_BY.get(lacking.group(1))
 
 
 def adopt(front_end: Any) -> None:
@@ -79,6 +127,21 @@ def adopt(front_end: Any) -> None:
     """
     if type(front_end) is fabric.main.Fab:
         front_end.__class__ = Program
+        spare_collections()
+
+
+def spare_collections() -> None:
+    """Keep the garbage collector from what there is already, let it come seldom, and not at the exit.
+
+    A verb is short and makes many objects, by imports above all, and hardly any garbage.
+    """
+    gc.freeze()
+    gc.set_threshold(_OBJECTS, 20, 20)
+    atexit.register(gc.freeze)
+
+
+_OBJECTS = 20_000
+"""Made before the collector looks at the new ones; Python's own number is 700."""
 
 
 def make_program() -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.cli.blocks import Line
-from orchestrator.cli.common import TARGET_FLAGS, choose, count
+from orchestrator.cli.common import TARGET_FLAGS, choose, count, load
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
@@ -16,16 +16,29 @@ def status(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show what runs, how it is, and the newest order."""
-    from orchestrator.cli.status_text import status_blocks
+    """Show what runs, how it is, the newest order, and what tunes the host at boot. Reports, and judges nothing."""
+    from orchestrator.cli.status_text import boot_blocks, status_blocks
+    from orchestrator.flows.status import host_status
     from orchestrator.flows.status import status as ask
+    from orchestrator.flows.target import choose_subject
 
-    target = choose(inventory, host, service)
-    report = ask(target)
-    inventory_line = Line(f"inventory  {target.inventory.label}", "quiet")
-    call.screen.show([*status_blocks(target.service.name, target.place, report), inventory_line])
+    loaded = load(inventory)
+    subject, target = choose_subject(loaded, host, service)
+    inventory_line = Line(f"inventory  {loaded.label}", "quiet")
+    if target is None:
+        boot = host_status(loaded, subject)
+        call.screen.show([Line(f"{subject.name}: no service in the inventory", "strong"), *boot_blocks(boot), inventory_line])
+        call.document(inventory=str(loaded.directory), host=subject.name, place=None, service=None, report=None, boot=boot)
+        return
+    found = ask(target)
+    call.screen.show([*status_blocks(target.service.name, target.place, found.survey, found.boot), inventory_line])
     call.document(
-        inventory=str(target.inventory.directory), host=target.host.name, place=target.place, service=target.service.name, report=report
+        inventory=str(target.inventory.directory),
+        host=target.host.name,
+        place=target.place,
+        service=target.service.name,
+        report=found.survey,
+        boot=found.boot,
     )
 
 
@@ -76,24 +89,16 @@ def doctor(
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
-    """Check everything that a relaunch checks, and change nothing; 3 when it would be refused."""
-    from orchestrator.cli.text import verdict_blocks
-    from orchestrator.errors import RefusedError
-    from orchestrator.flows.status import check_up
+    """Diagnose host, container and service, and change nothing; 3 when a relaunch would be refused."""
+    from orchestrator.cli.doctor_text import diagnosis_blocks
+    from orchestrator.flows.doctor import doctor as diagnose
+    from orchestrator.flows.target import choose_subject
 
-    target = choose(inventory, host, service)
-    found = check_up(target, target.inventory.backends_named(backend or target.service.backend or "auto"), call.screen)
-    facts = found.facts
-    kind = f"{facts.container} container" if facts.container else "no container"
-    heading = f"{target.place}: {facts.host_name}, {kind}, kernel {facts.kernel}, Python {facts.python}, user {facts.user_id}"
-    call.screen.show(
-        [
-            Line(heading, "strong"),
-            Line(f"inventory {target.inventory.label}", "quiet"),
-            *verdict_blocks(found.verdicts),
-            *([Line(f"  refuse  {found.problem}", "bad")] if found.problem else []),
-        ]
-    )
-    code = RefusedError.exit_code if found.refused else 0
-    call.document(report=found, exit_code=code)
-    return code
+    loaded = load(inventory)
+    subject, target = choose_subject(loaded, host, service)
+    named = backend or (target.service.backend if target is not None else None) or "auto"
+    profiles = loaded.backends_named(named) if target is not None or backend is not None else []
+    found = diagnose(loaded, subject, target, profiles, call.screen)
+    call.screen.show([Line(f"inventory {loaded.label}", "quiet"), *diagnosis_blocks(found)])
+    call.document(host=subject.name, service=target.service.name if target is not None else None, report=found, exit_code=found.exit_code)
+    return found.exit_code

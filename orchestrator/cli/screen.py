@@ -11,14 +11,18 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.agent import wire
 from orchestrator.cli import text
-from orchestrator.cli.blocks import Block, Line, Table, Tone, table_rows, wrapped
+from orchestrator.cli.blocks import Block, Line, Table, Tone, note_lines, part_aside, table_rows, wrapped
+from orchestrator.errors import OrchestratorError
 from orchestrator.results.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -41,7 +45,8 @@ _STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "b
 
 
 def open_screen(redactor: Redactor, *, as_json: bool) -> Screen:
-    """The screen for this process's standard output."""
+    """The screen for this process's standard output. Where a stream was closed (``>&-``), what goes there goes nowhere."""
+    sys.stdout, sys.stderr = (stream or io.StringIO() for stream in (sys.stdout, sys.stderr))
     if as_json:
         return JsonScreen(redactor)
     if sys.stdout.isatty():
@@ -77,19 +82,36 @@ class Screen:
     def _rows(self, block: Block) -> list[list[str]]:
         """The lines of a text, or of a table's headings and rows. Secrets are masked before a line's end can part them."""
         if isinstance(block, Table):
-            rows = [[self.redactor.text(cell) for cell in row] for row in block.rows]
-            return table_rows(dataclasses.replace(block, rows=rows), self.width)
-        text = self.redactor.text(block.text)
+            return table_rows(self._masked(block), self.width)
+        text = self.redactor.text(f"{block.text}  {block.aside}" if block.aside else block.text)
         return [[text] if block.whole else wrapped(text, self.width)]
+
+    def _masked(self, table: Table) -> Table:
+        rows = [[self.redactor.text(cell) for cell in row] for row in table.rows]
+        return dataclasses.replace(table, rows=rows, notes=[self.redactor.text(note) for note in table.notes])
 
     def _print(self, line: str) -> None:
         try:
             print(self.redactor.text(line), file=self._out, flush=True)
-        except BrokenPipeError:
-            if not self.outlives_reader:
-                raise
-            _discard(self._out)
-            self._out = io.StringIO()
+        except OSError as error:
+            lost, self._out = self._out, io.StringIO()
+            self._give_up(lost, error)
+
+    def _give_up(self, stream: TextIO, error: OSError) -> None:
+        """Write no more to where nothing can be written: a reader has left, or a disk is full. A change is still watched to its end.
+
+        Raises:
+            BrokenPipeError: a reader has left, and there is nothing to be watched.
+            OrchestratorError: something else is wrong with it, and there is nothing to be watched.
+        """
+        if isinstance(error, BrokenPipeError) and not self.outlives_reader:
+            raise error
+        _discard(stream)
+        message = f"standard output can't be written: {error.strerror or error}"
+        if not self.outlives_reader:
+            raise OrchestratorError(message, next_step="df -h, or another file") from None
+        if not isinstance(error, BrokenPipeError):
+            self.warn(message)
 
     def document(self, document: dict[str, Any]) -> None:
         """Give the whole answer as JSON: nothing to do where it was shown as text."""
@@ -108,6 +130,10 @@ class Screen:
     def ask(self, question: str) -> bool:
         """Ask a yes-or-no question; anything but yes is no."""
         return False
+
+    def choose(self, question: str, answers: Sequence[str], otherwise: str) -> str:
+        """Ask until one of `answers`, or its first letter, is given; `otherwise` where nobody answers."""
+        return otherwise
 
     def close(self) -> None:
         """Take away what is only there while something goes on."""
@@ -159,6 +185,23 @@ def _discard(stream: TextIO) -> None:
         os.close(nowhere)
 
 
+@contextlib.contextmanager
+def _whole() -> Iterator[None]:
+    """Put Ctrl-C off for a moment: rich can't take back half of what begins or ends a live line."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    caught: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda *what: caught.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if caught and callable(before):
+        before(*caught[0])
+
+
 class TerminalScreen(Screen):
     """A person's terminal: colour, and one live line for what goes on now."""
 
@@ -185,15 +228,21 @@ class TerminalScreen(Screen):
 
     def _write_block(self, console: Console, block: Block) -> None:
         rows = self._rows(block)
-        tones = [block.tone] if isinstance(block, Line) else ["strong", *(block.tone(index) for index in range(len(rows) - 1))]
-        for row, tone in zip(rows, tones, strict=True):
-            for line in row:
-                self._write(console, line, tone)
+        if isinstance(block, Line):
+            for text_part, aside in part_aside(rows[0], self.redactor.text(block.aside)):
+                self._write(console, text_part, block.tone, aside=aside)
+            return
+        tones: list[Tone] = ["strong", *(block.tone(index) for index in range(len(rows) - 1))]
+        table = self._masked(block)
+        for index, (row, tone) in enumerate(zip(rows, tones, strict=True)):
+            cells = len(row) - len(note_lines(table, index - 1, self.width))
+            for number, line in enumerate(row):
+                self._write(console, line, tone if number < cells else "quiet")
 
-    def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "") -> None:
+    def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "", aside: str = "") -> None:
         from rich.text import Text
 
-        console.print(Text.assemble((time_of_day, "dim"), (self.redactor.text(line), _STYLES[tone])))
+        console.print(Text.assemble((time_of_day, "dim"), (self.redactor.text(line), _STYLES[tone]), (aside, _STYLES["quiet"])))
 
     @property
     def interactive(self) -> bool:
@@ -207,8 +256,21 @@ class TerminalScreen(Screen):
             return False
         return answer.strip().lower() in {"y", "yes"}
 
+    def choose(self, question: str, answers: Sequence[str], otherwise: str) -> str:
+        self.close()
+        letters = {form: answer for answer in answers for form in (answer, answer[0])}
+        while True:
+            try:
+                given = input(f"{question}: ").strip().lower()
+            except EOFError:
+                return otherwise
+            if given in letters:
+                return letters[given]
+
     def close(self) -> None:
-        if self._live is not None:
+        if self._live is None:
+            return
+        with _whole():
             self._live.stop()
             self._live = None
 
@@ -224,8 +286,9 @@ class TerminalScreen(Screen):
 
         self._now = (progress, time.monotonic())
         if self._live is None:
-            self._live = Live(console=self._console, transient=True, refresh_per_second=8, get_renderable=self._moving_line)
-            self._live.start()
+            with _whole():
+                self._live = Live(console=self._console, transient=True, refresh_per_second=8, get_renderable=self._moving_line)
+                self._live.start()
 
     def _moving_line(self) -> Any:
         """What goes on, with the time since it was heard added: a phase that says nothing still grows older."""
@@ -267,7 +330,6 @@ class JsonScreen(Screen):
         text = json.dumps(self.redactor.data(wire.to_json(whole)), indent=2, ensure_ascii=False)
         try:
             print(text, file=self._document_stream, flush=True)
-        except BrokenPipeError:
-            if not self.outlives_reader:
-                raise
-            _discard(self._document_stream)
+        except OSError as error:
+            lost, self._document_stream = self._document_stream, io.StringIO()
+            self._give_up(lost, error)

@@ -4,18 +4,59 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from orchestrator.cli import change, inventory, lab, reading
+from orchestrator.cli import (
+    adopt,
+    attach,
+    boot,
+    budget,
+    change,
+    compare,
+    history,
+    inventory,
+    lab,
+    lock,
+    measure,
+    preflight,
+    prep,
+    profile,
+    reading,
+    report,
+    rollback,
+    runbook,
+    sweep,
+)
 
 namespace = Collection(
     change.relaunch,
     change.launch,
     change.teardown,
+    attach.attach,
+    attach.resume,
+    preflight.preflight,
+    prep.prep,
     reading.status,
     reading.logs,
     reading.doctor,
+    measure.measure,
+    budget.budget,
+    profile.profile,
+    compare.compare,
+    history.history,
+    history.show,
+    report.report,
+    report.export,
+    sweep.sweep,
     inventory.hosts,
     inventory.services,
     inventory.backends,
+    inventory.tunings,
     inventory.trust,
+    rollback.rollback,
+    adopt.adopt,
+    boot.boot,
 )
 namespace.add_collection(Collection("lab", lab.up, lab.down, lab.status))
+namespace.add_collection(Collection("lock", lock.acquire, lock.status, lock.release))
+_runbook = Collection("runbook", runbook.list, runbook.run)
+_runbook.add_task(runbook.show, default=True)
+namespace.add_collection(_runbook)

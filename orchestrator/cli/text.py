@@ -7,9 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.agent import wire
+from orchestrator.agent import load_limits, wire
+from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.wire_words import managed
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
+from orchestrator.cli.switch_text import meanwhile, outcome_lines, switch_blocks
 
 if TYPE_CHECKING:
     from orchestrator.flows.plan import Plan
@@ -57,7 +59,7 @@ def state_line(entry: wire.StateEntry) -> tuple[str, Tone]:
 def progress_line(progress: wire.Progress) -> str:
     """What goes on inside a state as a line."""
     detail = f": {progress.detail}" if progress.detail else ""
-    return f"{progress.state:<12}  {progress.phase}{detail} ({duration(progress.elapsed)})"
+    return f"{progress.state:<12}  {progress.phase}{detail} ({duration(progress.elapsed)}){meanwhile(progress.state)}"
 
 
 def server_lines(server: wire.ServerInfo, now: float | None = None) -> list[str]:
@@ -79,7 +81,7 @@ def server_command(server: wire.ServerInfo) -> str:
 
 def difference_table(differences: Sequence[wire.Difference]) -> Table:
     """The differences, the operator's own concern first."""
-    order = {"drift": 0, "backend": 1, "ours": 2}
+    order = {"drift": 0, "backend": 1, "sweep": 1, "ours": 2}
     rows = sorted(differences, key=lambda difference: (order.get(difference.origin, 0), difference.name))
     return Table(
         ["what", "name", "now", "then", "because of"],
@@ -88,7 +90,7 @@ def difference_table(differences: Sequence[wire.Difference]) -> Table:
     )
 
 
-_ORIGINS = {"backend": "the backend", "ours": "this program", "drift": "drift: by hand or an older service file"}
+_ORIGINS = {"backend": "the backend", "sweep": "the sweep", "ours": "this program", "drift": "drift: by hand or an older service file"}
 
 
 def difference_blocks(differences: Sequence[wire.Difference]) -> list[Block]:
@@ -109,13 +111,15 @@ def _value(value: str | None) -> str:
 
 
 def verdict_blocks(verdicts: Sequence[wire.Verdict]) -> list[Block]:
-    """Every check with its answer; evidence only where it did not simply pass."""
+    """Every check with its answer and where it was read; evidence, and what to type next, only where it did not simply pass."""
     blocks: list[Block] = []
     for verdict in verdicts:
         tone = _VERDICT_TONES.get(verdict.outcome, "")
-        blocks.append(Line(f"  {verdict.outcome:<8}{verdict.check}: {verdict.detail}", tone))
+        source = f"[{verdict.source}]" if verdict.source else ""
+        blocks.append(Line(f"  {verdict.outcome:<8}{verdict.check}: {verdict.detail}", tone, aside=source))
         if verdict.outcome != wire.Outcome.PASS:
             blocks += indented([f"      {line}" for line in verdict.evidence], "quiet")
+            blocks += [Line(f"          -> {verdict.next_step}", whole=True)] if verdict.next_step else []
     return blocks
 
 
@@ -137,6 +141,9 @@ def plan_blocks(plan: Plan) -> list[Block]:
         blocks += difference_blocks(plan.differences)
     if plan.verdicts:
         blocks += [Line(), Line("checks", "strong"), *verdict_blocks(plan.verdicts)]
+    blocks += switch_blocks(plan.staging, verdict_blocks)
+    if plan.overruled:
+        blocks += [Line(), Line("overruled by the operator, and kept in the journal", "strong"), *indented(plan.overruled, "warn")]
     if plan.by_hand:
         blocks += [Line(), Line("by hand this would be", "strong"), *indented(plan.by_hand, whole=True)]
     if plan.launch is not None:
@@ -147,10 +154,9 @@ def plan_blocks(plan: Plan) -> list[Block]:
 
 def deadlines(policy: wire.Policy) -> str:
     """The deadlines of an order in one line."""
-    return (
-        f"deadlines: drain {policy.drain:g} s, grace {policy.grace:g} s, clean {policy.clean:g} s, "
-        f"load {policy.load_total:g} s in all and {policy.load_stall:g} s without progress"
-    )
+    drain = f"drain {policy.drain:g} s" + (" and then abort" if policy.drain_end == wire.DrainEnd.ABORT else "")
+    load = ", ".join(load_limits.told(policy))
+    return f"deadlines: {drain}, grace {policy.grace:g} s, clean {policy.clean:g} s, {load}, verify {policy.verify:g} s"
 
 
 def timing_blocks(baseline: wire.DecodeTiming | None, measured: wire.DecodeTiming | None) -> list[Block]:
@@ -227,21 +233,36 @@ def result_blocks(result: wire.OrderResult) -> list[Block]:
     if result.failure is not None:
         blocks += [Line(), *failure_blocks(result.failure)]
     tone: Tone = "good" if result.exit_code == 0 else "warn" if result.exit_code == 6 else "bad"
-    dark = "" if result.dark_seconds is None else f"; dark for {duration(result.dark_seconds)}"
-    lost = f"; {result.lost_requests} requests lost" if result.lost_requests else ""
-    blocks += [Line(), Line(f"{result.state}: {result.summary}", tone), Line(f"service: {result.service}{dark}{lost}")]
+    so_far = " so far" if result.state == wire.State.DOWN else ""
+    dark = "" if result.dark_seconds is None else f"; dark for {duration(result.dark_seconds)}{so_far}"
+    blocks += [Line(), Line(f"{result.state}: {result.summary}", tone), Line(f"service: {result.service}{dark}{_lost(result)}")]
+    blocks += outcome_lines(result)
     if result.next_step:
         blocks.append(Line(f"next: {result.next_step}", whole=True))
     return blocks
 
 
+_NOT_THE_SERVERS = frozenset({Category.CANCELLED, Category.REBOOTED, Category.SUPERVISOR_ENDED})
+"""Classes that say nothing against the new server."""
+
+
+def _lost(result: wire.OrderResult) -> str:
+    """How many requests the stop cost, where one was made."""
+    if result.lost_requests is None:
+        return "" if result.dark_seconds is None else "; how many requests were lost is not known: the old server did not say"
+    return f"; {result.lost_requests or 'no'} request{'' if result.lost_requests == 1 else 's'} lost"
+
+
 def failure_blocks(failure: wire.Failure) -> list[Block]:
     """Why a launch failed, with the lines that show it."""
     status = f" ({ended(failure.exit_status)})" if failure.exit_status else ""
-    blocks: list[Block] = [Line(f"the new server failed: {failure.summary}{status} [{failure.category}]", "bad")]
+    what = "it did not go on" if failure.category in _NOT_THE_SERVERS else "the new server failed"
+    blocks: list[Block] = [Line(f"{what}: {failure.summary}{status} [{failure.category}]", "bad")]
     blocks += indented(failure.evidence)
     if failure.advice:
         blocks.append(Line(f"  {failure.advice}"))
+    if failure.retry:
+        blocks.append(Line("  the same launch may succeed when it is tried again"))
     return blocks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
@@ -16,49 +17,27 @@ PATIENCE_SECONDS = 90.0
 """How long nothing may be heard before following is given up. The order goes on either way."""
 
 
-def follow(
-    agent: Agent,
-    target: Target,
-    order: wire.Order,
-    observer: Observer,
-    connect: Connect,
-    *,
-    patience: float = PATIENCE_SECONDS,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> wire.OrderResult:
-    """Tell `observer` each state and progress of an order and return how it ended.
+class AnyOrder(Protocol):
+    """What names an order: the order itself, or where it stands."""
 
-    A lost connection is made again, for as long as something is heard at least every `patience` seconds: reading changes
-    nothing, so it may be repeated.
+    @property
+    def order_id(self) -> str: ...
 
-    Raises:
-        ConnectionLostError: the box could not be reached again; the order goes on there.
-    """
-    follower = _Follower(agent, target, order, observer, connect, clock)
-    retrying = Retrying(
-        retry=retry_if_exception_type((ConnectError, ConnectionLostError, AgentError)),
-        wait=wait_exponential(multiplier=0.5, max=15),
-        stop=lambda _: clock() - follower.heard > patience,
-        before_sleep=follower.tell_retry,
-        sleep=sleep,
-        reraise=True,
-    )
-    try:
-        return retrying(follower.read)
-    except UnreachableError as error:
-        raise ConnectionLostError(
-            f"lost sight of the {order.kind} {order.order_id}; it goes on in {target.place}",
-            evidence=[error.message, *error.evidence],
-            next_step=target.command("status"),
-        ) from error
+    @property
+    def kind(self) -> str: ...
 
 
-class _Follower:
+class Follower:
     """Reads events, remembering the last one so that a new connection goes on after it."""
 
     def __init__(
-        self, agent: Agent, target: Target, order: wire.Order, observer: Observer, connect: Connect, clock: Callable[[], float]
+        self,
+        agent: Agent,
+        target: Target,
+        order: AnyOrder,
+        observer: Observer,
+        connect: Connect,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._agent: Agent | None = agent
         self._target = target
@@ -69,7 +48,34 @@ class _Follower:
         self._clock = clock
         self.heard = clock()
 
-    def read(self) -> wire.OrderResult:
+    def to_end(self, patience: float = PATIENCE_SECONDS, sleep: Callable[[float], None] = time.sleep) -> wire.OrderResult:
+        """Tell each state and progress and return how the order ended. May be called again when it was interrupted: nothing is told twice.
+
+        A lost connection is made again, for as long as something is heard at least every `patience` seconds: reading changes
+        nothing, so it may be repeated.
+
+        Raises:
+            ConnectionLostError: the box could not be reached again; the order goes on there.
+        """
+        self.heard = self._clock()
+        retrying = Retrying(
+            retry=retry_if_exception_type((ConnectError, ConnectionLostError, AgentError)),
+            wait=wait_exponential(multiplier=0.5, max=15),
+            stop=lambda _: self._clock() - self.heard > patience,
+            before_sleep=self._tell_retry,
+            sleep=sleep,
+            reraise=True,
+        )
+        try:
+            return retrying(self._read_again)
+        except UnreachableError as error:
+            raise ConnectionLostError(
+                f"lost sight of the {self._order.kind} {self._order.order_id}; it goes on in {self._target.place}",
+                evidence=[error.message, *error.evidence],
+                next_step=self._target.command("attach", f"--order {self._order.order_id}"),
+            ) from error
+
+    def _read_again(self) -> wire.OrderResult:
         """Read to the end, over the first connection as long as it lasts and over a new one after that."""
         if self._agent is not None:
             agent, self._agent = self._agent, None
@@ -79,7 +85,7 @@ class _Follower:
             return self._read(agent)
 
     def _read(self, agent: Agent) -> wire.OrderResult:
-        reference = wire.OrderReference(self._order.service, self._order.state_root, self._order.order_id, self._after)
+        reference = wire.OrderReference(self._target.service.name, self._target.state_root, self._order.order_id, self._after)
         for event in agent.call("follow", reference):
             self.heard = self._clock()
             if event.kind == wire.EventKind.RESULT:
@@ -100,7 +106,7 @@ class _Follower:
         elif event.kind == wire.EventKind.LOG:
             self._observer.log(str(event.data.get("text", "")))
 
-    def tell_retry(self, state: RetryCallState) -> None:
+    def _tell_retry(self, state: RetryCallState) -> None:
         """Say that the connection is made again, and why."""
         error = state.outcome.exception() if state.outcome is not None else None
         reason = error.message if isinstance(error, UnreachableError) else str(error)

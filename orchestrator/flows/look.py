@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_host import DoctorReport, DoctorRequest, PlaceKind
+from orchestrator.agent.wire_words import at_work
 from orchestrator.errors import LockedError, RefusedError
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.target import Agent, Target
 
 if TYPE_CHECKING:
-    from orchestrator.config import Backend
+    from orchestrator.config import Backend, Host, Inventory, Overlay, Service, TuningProfile
 
 
 SURVEY_SECONDS = 120.0
 PREFLIGHT_SECONDS = 600.0
 """SGLang's own parser runs in it: importing SGLang from a cold disk takes minutes."""
+DOCTOR_SECONDS = 120.0
+"""Every command of a diagnosis has a shorter bound of its own."""
 
 
 def new_id() -> str:
-    """An id for an order or a launch; ids sort by time."""
+    """An id for an order or a launch. The time in it is the operator's, for people: what came first is told by the box."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
 
 
@@ -50,15 +55,42 @@ def refuse_when_held(target: Target, found: wire.SurveyReport) -> None:
     order = found.order
     if order is None or not order.live:
         return
-    reason = f" ({order.reason})" if order.reason else ""
-    raise LockedError(
-        f"order {order.order_id} is at work on {target.service.name}: {order.kind} by {order.operator}{reason}, in {order.state}",
-        next_step=target.command("status"),
-    )
+    raise LockedError(at_work(order), next_step=target.command("attach"))
 
 
-def candidate(target: Target, backends: Sequence[Backend], found: wire.SurveyReport, observer: Observer) -> wire.Launch:
-    """Compose the launch of the service under these profiles, for the SGLang that is installed there.
+def signs(agent: Agent, target: Target, backends: Sequence[Backend]) -> dict[str, bool]:
+    """What the installed SGLang has of what tells the profiles' variants apart; asks nothing where they are told apart by version alone."""
+    from orchestrator.config import signs as named
+
+    service, names = target.service, named(backends)
+    if not names:
+        return {}
+    request = wire.SignsRequest(names, service.python, dict(service.environment), service.user)
+    return agent.ask("signs", request, wire.SignsReport, SURVEY_SECONDS).found
+
+
+def profile_verdicts(backends: Sequence[Backend], version: str, found_signs: Mapping[str, bool]) -> list[wire.Verdict]:
+    """Which variant of each profile is used, and what that rests on."""
+    from orchestrator.config import choose
+
+    verdicts = []
+    for choice in (choose(backend, version, found_signs) for backend in backends):
+        outcome = wire.Outcome.PASS if choice.certain else wire.Outcome.WARN
+        detail = f"{choice.backend} for SGLang {choice.variant.sglang}, {choice.rests}"
+        step = None if choice.certain else "fab backends --all shows what each version of SGLang gets"
+        verdicts.append(wire.Verdict("profile", outcome, detail, next_step=step, source="backend profiles"))
+    return verdicts
+
+
+def candidate(
+    target: Target,
+    backends: Sequence[Backend],
+    found: wire.SurveyReport,
+    observer: Observer,
+    found_signs: Mapping[str, bool] | None = None,
+    overlay: Overlay | None = None,
+) -> wire.Launch:
+    """Compose the launch of the service under these profiles and a sweep's overlay, for the SGLang that is installed there.
 
     Raises:
         RefusedError: there is no SGLang, or a profile can't be had in this version.
@@ -75,12 +107,67 @@ def candidate(target: Target, backends: Sequence[Backend], found: wire.SurveyRep
         )
     secret_values = resolve_secrets(target.service)
     observer.hide(list(secret_values.values()))
-    return compose_launch(target.service, backends, found.sglang_version, new_id(), secret_values)
+    return compose_launch(target.service, backends, found.sglang_version, new_id(), secret_values, found_signs, overlay)
 
 
-def preflight(agent: Agent, target: Target, launch: wire.Launch, backends: Sequence[Backend], version: str) -> wire.PreflightReport:
-    """Ask whether the candidate could run there, and how it differs from what runs."""
+def preflight(
+    agent: Agent,
+    target: Target,
+    launch: wire.Launch,
+    backends: Sequence[Backend],
+    version: str,
+    found_signs: Mapping[str, bool] | None = None,
+    policy: wire.Policy | None = None,
+    *,
+    sequential: bool = False,
+) -> wire.PreflightReport:
+    """Ask whether the candidate could run there, and how it differs from what runs.
+
+    Args:
+        policy: the order's; None where it is not asked how the candidate would take the serving server's place.
+        sequential: the operator wants no staged start.
+    """
     from orchestrator.config import requirements
 
-    request = wire.PreflightRequest(launch, target.state_root, requirements(backends, version), target.expected_gpus)
-    return agent.ask("preflight", request, wire.PreflightReport, PREFLIGHT_SECONDS)
+    needed = requirements(backends, version, found_signs)
+    request = wire.PreflightRequest(launch, target.state_root, needed, target.expected_gpus, policy=policy, sequential=sequential)
+    report = agent.ask("preflight", request, wire.PreflightReport, PREFLIGHT_SECONDS)
+    return dataclasses.replace(report, verdicts=[*profile_verdicts(backends, version, found_signs or {}), *report.verdicts])
+
+
+def profile_of(inventory: Inventory, host: Host) -> TuningProfile | None:
+    """The tuning profile that the inventory names for the host, None where it names none."""
+    return inventory.tuning_of(host, None) if host.tuning is not None else None
+
+
+def diagnosis(inventory: Inventory, host: Host, kind: str, service: Service | None = None, *, cuda: bool = False) -> DoctorRequest:
+    """What a host or its container is asked about itself.
+
+    The container is asked for the host's knobs too, which it shows: that counts where the host can't be reached.
+
+    Args:
+        kind: a :class:`PlaceKind`.
+        service: the service that is meant in this place, if any.
+        cuda: whether cuInit is asked for; not where somebody else asks it at the same time.
+    """
+    place = host.place(container=kind == PlaceKind.CONTAINER)
+    profile = profile_of(inventory, host)
+    inside = host.container
+    request = DoctorRequest(place=kind, state_root=place.state_root, expected_gpus=place.gpus, cuda=cuda, python=place.python)
+    if profile is not None:
+        also_shown = profile.settings("container") if kind == PlaceKind.CONTAINER else []
+        settings = [*profile.settings("host"), *also_shown]
+        request = dataclasses.replace(request, settings=settings, kernel=profile.expect.kernel, driver=profile.expect.driver)
+    if kind == PlaceKind.HOST and inside is not None:
+        request = dataclasses.replace(request, container=str(inside.id) if inside.id is not None else inside.name)
+    if service is None:
+        return request
+    environment = dict(service.environment)
+    return dataclasses.replace(
+        request, service=service.name, port=service.port, python=service.python, user=service.user, environment=environment
+    )
+
+
+def examine(agent: Agent, request: DoctorRequest) -> DoctorReport:
+    """Have a place diagnosed. Changes nothing."""
+    return agent.ask("doctor", request, DoctorReport, DOCTOR_SECONDS)

@@ -19,6 +19,7 @@ class Origin:
     """The values of :attr:`orchestrator.agent.wire.Difference.origin`."""
 
     BACKEND = "backend"
+    SWEEP = "sweep"
     OURS = "ours"
     INHERITED = "inherited"
     DRIFT = "drift"
@@ -37,8 +38,11 @@ class Plan:
         by_hand: the commands that come nearest to what the supervisor will do.
         remarks: what to know before saying yes.
         refusals: why it will not be done; empty when nothing speaks against it.
+        overruled: what speaks against it and the operator has overruled.
         next_step: what to try when it is refused.
         reason: why, as the operator says.
+        order_id: what the order will be called that carries it out, once it was said yes to; empty: it is named then.
+        staging: whether the new server starts beside the old one, and how long it will be dark; None where there is no old one.
     """
 
     verb: str
@@ -55,9 +59,12 @@ class Plan:
     by_hand: Sequence[str] = ()
     remarks: Sequence[str] = ()
     refusals: Sequence[str] = ()
+    overruled: Sequence[str] = ()
     next_step: str | None = None
     gpus: Sequence[wire.Gpu] = ()
     reason: str = ""
+    staging: wire.StagingPlan | None = None
+    order_id: str = ""
 
 
 def masked(launch: wire.Launch) -> wire.Launch:
@@ -73,6 +80,16 @@ def command_line(launch: wire.Launch) -> str:
     if launch.secrets:
         line += f"   # and {', '.join(sorted(launch.secrets))}: from a --config file of mode 600, never on the command line"
     return line
+
+
+def switch_commands(server: wire.ServerInfo | None, policy: wire.Policy, launch: wire.Launch, *, staged: bool) -> list[str]:
+    """What would put the launch in the server's place by hand."""
+    stop = stop_commands(server, policy) if server is not None else []
+    if not staged:
+        return [*stop, command_line(launch)]
+    gated = dataclasses.replace(launch, arguments=[*launch.arguments, "--gated-launch-port", "GATE"])
+    activate = f"curl -X POST http://{launch.host}:GATE/gate/activate"
+    return [f"{command_line(gated)}   # beside the old server, up to its gate", *stop, activate]
 
 
 def stop_commands(server: wire.ServerInfo, policy: wire.Policy) -> list[str]:
@@ -111,6 +128,20 @@ def refusals(
             f"the running server differs from the service beyond the backend ({', '.join(drift)}): this relaunch would revert it in passing"
         )
     return reasons
+
+
+def overruled(
+    differences: Sequence[wire.Difference],
+    verdicts: Sequence[wire.Verdict],
+    *,
+    accept_drift: bool,
+    force: bool,
+    never_forced: Collection[str] = (),
+) -> list[str]:
+    """Say what would speak against going on, had the operator not overruled it; see :func:`refusals`."""
+    without = refusals(differences, verdicts, accept_drift=False, force=False)
+    left = refusals(differences, verdicts, accept_drift=accept_drift, force=force, never_forced=never_forced)
+    return [reason for reason in without if reason not in left]
 
 
 def merged(survey: Sequence[wire.Verdict], preflight: Sequence[wire.Verdict]) -> list[wire.Verdict]:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_host import DoctorReport, PlaceKind
 from orchestrator.errors import RefusedError
 from orchestrator.flows import look
+from orchestrator.flows.attach import survey_with_clear_way
+from orchestrator.flows.beside import Beside
+from orchestrator.flows.doctor import HOST_SECONDS, host_beside, in_plan, place_beside, settled
+from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.order import Confirm, Options, Outcome, carry_out, make_order, policy_for, settle
-from orchestrator.flows.plan import Origin, Plan, command_line, grace_remarks, masked, merged, next_step_for, refusals, stop_commands
-from orchestrator.flows.target import Connect, Target, connect
+from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, carry_out, leave_running, make_order, policy_for, settle
+from orchestrator.flows.plan import (
+    Origin,
+    Plan,
+    grace_remarks,
+    masked,
+    merged,
+    next_step_for,
+    overruled,
+    refusals,
+    switch_commands,
+)
+from orchestrator.flows.prep import Open, open_agent
+from orchestrator.flows.target import Agent, Connect, Target, connect
 from orchestrator.results.runs import last_dark_seconds
 
 if TYPE_CHECKING:
@@ -20,6 +38,7 @@ if TYPE_CHECKING:
 _NOTHING_SERVES = "nothing serves now, so this is a launch: there is nothing to stop and nothing to go back to"
 _NOTHING_CHANGES = "nothing would change: the server that serves now is what would be started, so this would be dark time for nothing"
 _FORCE_IDLE = "choose another --backend, or give --force to start the same server again"
+_BACK_STAGED = "If the new server fails before its gate, the old one was never stopped; if it fails later, the old one is started again"
 _NO_ROUTER = (
     "no router or load balancer is drained: requests keep coming until the old server closes its port and fail from then until the new "
     "one answers; from SIGTERM on /health is 503, which a load balancer that asks obeys"
@@ -33,6 +52,8 @@ def relaunch(
     observer: Observer,
     confirm: Confirm,
     connect: Connect = connect,
+    open: Open = open_agent,  # noqa: A002
+    interruption: Interruption = leave_running,
 ) -> Outcome:
     """Replace the running server by one that differs in its backend profiles only. Without a server this is a launch.
 
@@ -40,7 +61,13 @@ def relaunch(
         RefusedError: something speaks against it; nothing was touched.
         UnreachableError, LockedError, InterruptedByOperatorError: see :func:`carry_out`.
     """
-    return _change(wire.OrderKind.RELAUNCH, target, backends, options, observer, confirm, connect)
+    return persistently(
+        options.wait,
+        observer,
+        lambda patience: _change(
+            wire.OrderKind.RELAUNCH, target, backends, options, observer, confirm, connect, open, interruption, patience
+        ),
+    )
 
 
 def launch(
@@ -50,6 +77,8 @@ def launch(
     observer: Observer,
     confirm: Confirm,
     connect: Connect = connect,
+    open: Open = open_agent,  # noqa: A002
+    interruption: Interruption = leave_running,
 ) -> Outcome:
     """Start the service where nothing serves on its port.
 
@@ -57,7 +86,13 @@ def launch(
         RefusedError: a server is there already, or something else speaks against it; nothing was touched.
         UnreachableError, LockedError, InterruptedByOperatorError: see :func:`carry_out`.
     """
-    return _change(wire.OrderKind.LAUNCH, target, backends, options, observer, confirm, connect)
+    return persistently(
+        options.wait,
+        observer,
+        lambda patience: _change(
+            wire.OrderKind.LAUNCH, target, backends, options, observer, confirm, connect, open, interruption, patience
+        ),
+    )
 
 
 def _change(
@@ -68,21 +103,51 @@ def _change(
     observer: Observer,
     confirm: Confirm,
     connect: Connect,
+    open: Open,  # noqa: A002
+    interruption: Interruption,
+    patience: Patience,
 ) -> Outcome:
+    asked_host = host_beside(target.inventory, target.host, open) if target.service.in_container else None
     with connect(target) as agent:
         observer.note(f"looking at {target.place}: what runs, what is installed")
-        found = look.survey(agent, target)
-        look.refuse_when_held(target, found)
+        found = survey_with_clear_way(agent, target, verb, options, observer, confirm, interruption, connect, patience)
+        if isinstance(found, Outcome):
+            return found
         if verb == wire.OrderKind.LAUNCH:
             refuse_when_serving(target, found)
-        new = look.candidate(target, backends, found, observer)
+        signs = look.signs(agent, target, backends)
+        new = look.candidate(target, backends, found, observer, signs, options.overlay)
         observer.note(f"checking {new.backend} against {target.place} while nothing changes")
-        report = look.preflight(agent, target, new, backends, str(found.sglang_version))
+        policy = policy_for(target, options) if verb == wire.OrderKind.RELAUNCH else None
+        version = str(found.sglang_version)
+        ask = functools.partial(look.preflight, agent, target, new, backends, version, signs, policy, sequential=options.sequential)
+        report = checked(agent, target, new, ask, asked_host)
         plan = plan_change(verb, target, new, found, report, options)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
         order = make_order(target, plan, options, new)
-        return Outcome(plan, carry_out(agent, target, order, observer, connect))
+        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption))
+
+
+def checked(
+    agent: Agent,
+    target: Target,
+    new: wire.Launch | None,
+    ask: Callable[[], wire.PreflightReport],
+    asked_host: Beside[DoctorReport] | None,
+) -> wire.PreflightReport:
+    """The preflight's report (`ask`), with what a diagnosis of the place and of its host adds to its verdicts.
+
+    The preflight asks cuInit itself. The host is waited for a little longer than the rest: it may be slow, or not to be reached.
+    """
+    kind = PlaceKind.CONTAINER if asked_host is not None else PlaceKind.HOST
+    asked_place = place_beside(agent, target, new, cuda=False)
+    report = ask()
+    place = settled(asked_place, kind, target.place, None, wire.Outcome.WARN)
+    host = None
+    if asked_host is not None:
+        host = settled(asked_host, PlaceKind.HOST, target.host.name, HOST_SECONDS, wire.Outcome.WARN)
+    return dataclasses.replace(report, verdicts=in_plan(target, host, place, report.verdicts))
 
 
 def refuse_when_serving(target: Target, found: wire.SurveyReport) -> None:
@@ -108,7 +173,7 @@ def plan_change(
 
     server = report.server
     policy = policy_for(target, options)
-    verdicts = merged(found.verdicts, report.verdicts)
+    verdicts = target.advised(merged(found.verdicts, report.verdicts))
     idle = changes_nothing(found, report)
     return Plan(
         verb=verb,
@@ -122,15 +187,20 @@ def plan_change(
         load=report.load,
         differences=report.differences,
         verdicts=verdicts,
-        by_hand=[*(stop_commands(server, policy) if server is not None else []), command_line(new)],
+        by_hand=switch_commands(server, policy, new, staged=report.staging is not None and report.staging.staged),
         remarks=_remarks(verb, target, found, report, policy),
         refusals=[
             *refusals(report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED),
-            *([_NOTHING_CHANGES] if idle and not options.force else []),
+            *([_NOTHING_CHANGES] if idle and not (options.force or options.again) else []),
         ],
+        overruled=overruled(
+            report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED
+        ),
         next_step=target.named(next_step_for(report.differences, verdicts, NEVER_FORCED) or (_FORCE_IDLE if idle else None)),
         gpus=found.gpus,
         reason=options.reason,
+        staging=report.staging,
+        order_id=look.new_id(),
     )
 
 
@@ -147,6 +217,8 @@ def _remarks(verb: str, target: Target, found: wire.SurveyReport, report: wire.P
     last = last_dark_seconds(target.host.name, target.service.name)
     known = f"the last one was dark for {last:.0f} s" if last is not None else "no earlier one is known here"
     stop = f"the stop (3 to 7 s when idle, at most {policy.drain + policy.grace:g} s)"
-    dark = f"dark time: {stop} and the load; {known}. If the new server fails, the old one is started again: another load"
+    staged = report.staging is not None and report.staging.staged
+    back = _BACK_STAGED if staged else "If the new server fails, the old one is started again: another load"
+    dark = f"dark time: {stop} and the load{' from the gate on' if staged else ''}; {known}. {back}"
     remarks = [_NO_ROUTER, dark, *grace_remarks(policy)]
     return ["nothing would change: the same server would be started again", *remarks] if changes_nothing(found, report) else remarks

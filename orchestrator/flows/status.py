@@ -1,30 +1,88 @@
-"""Reading without changing: status, logs, a light check-up."""
+"""Reading without changing: status and logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
-from orchestrator.errors import AgentError, RefusedError
+from orchestrator.agent.wire_host import Persistence, PlaceKind, TuneReport, TuneRequest
+from orchestrator.errors import AgentError, OrchestratorError
 from orchestrator.flows import look
-from orchestrator.flows.observer import Observer
-from orchestrator.flows.plan import merged
-from orchestrator.flows.target import Connect, Target, connect, decoded
+from orchestrator.flows.beside import Beside
+from orchestrator.flows.prep import Open, open_agent
+from orchestrator.flows.target import Agent, Connect, Target, connect, decoded
 
 if TYPE_CHECKING:
-    from orchestrator.config import Backend
+    from orchestrator.config import Host, Inventory
+
+BOOT_SECONDS = 15.0
+"""For the host's own answer: what systemd and its journal say of one unit."""
+HOST_SECONDS = 2.0
+"""How much longer than for the service's place the status waits for the host."""
 
 
-def status(target: Target, connect: Connect = connect) -> wire.SurveyReport:
-    """What runs, how it is, and the newest order.
+@dataclass(frozen=True)
+class BootTuning:
+    """What applies a tuning profile when the host boots. `problem` says why that isn't known; nothing of both: nothing is applied."""
+
+    host: str
+    persistence: Persistence | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """The service's place, and its host."""
+
+    survey: wire.SurveyReport
+    boot: BootTuning
+
+
+def status(target: Target, connect: Connect = connect, open: Open = open_agent) -> Status:  # noqa: A002
+    """What runs, how it is, the newest order, and what tunes the host when it boots.
 
     Raises:
-        UnreachableError: the place can't be reached, trusted or used.
+        UnreachableError: the service's place can't be reached, trusted or used. Of the host that is part of the answer.
     """
+    if not target.service.in_container:
+        with connect(target) as agent:
+            asked = Beside(lambda: _boot_tuning(agent, target.host))
+            return Status(look.survey(agent, target), _settled(asked, target))
+
+    def ask_host() -> TuneReport:
+        with open(target.inventory, target.host, PlaceKind.HOST) as agent:
+            return _boot_tuning(agent, target.host)
+
+    asked = Beside(ask_host)
     with connect(target) as agent:
-        return look.survey(agent, target)
+        found = look.survey(agent, target)
+    return Status(found, _settled(asked, target))
+
+
+def host_status(inventory: Inventory, host: Host, open: Open = open_agent) -> BootTuning:  # noqa: A002
+    """What tunes a host without a service when it boots.
+
+    Raises:
+        UnreachableError: it can't be reached, trusted or used.
+    """
+    with open(inventory, host, PlaceKind.HOST) as agent:
+        return BootTuning(host.name, _boot_tuning(agent, host).persistence)
+
+
+def _boot_tuning(agent: Agent, host: Host) -> TuneReport:
+    request = TuneRequest("", [], state_root=host.place(container=False).state_root, place=PlaceKind.HOST)
+    return agent.ask("tune", request, TuneReport, BOOT_SECONDS)
+
+
+def _settled(asked: Beside[TuneReport], target: Target) -> BootTuning:
+    try:
+        return BootTuning(target.host.name, asked.result(HOST_SECONDS).persistence)
+    except OrchestratorError as error:
+        return BootTuning(target.host.name, problem=error.message)
+    except TimeoutError as error:
+        return BootTuning(target.host.name, problem=f"{target.host.name}: {error}")
 
 
 def logs(
@@ -55,42 +113,3 @@ def logs(
             elif event.kind == wire.EventKind.RESULT:
                 return decoded(wire.LogEnd, event)
     raise AgentError("the agent stopped reading the log without saying where it lies")
-
-
-@dataclass(frozen=True)
-class Checkup:
-    """What a check-up found. `preflight` is None when it could not be asked; `problem` says why."""
-
-    facts: wire.PlaceFacts
-    survey: wire.SurveyReport
-    preflight: wire.PreflightReport | None = None
-    problem: str | None = None
-
-    @property
-    def verdicts(self) -> list[wire.Verdict]:
-        return merged(self.survey.verdicts, self.preflight.verdicts if self.preflight is not None else [])
-
-    @property
-    def refused(self) -> bool:
-        """Whether a relaunch would be refused now."""
-        return self.problem is not None or any(verdict.outcome == wire.Outcome.REFUSE for verdict in self.verdicts)
-
-
-def check_up(target: Target, backends: Sequence[Backend], observer: Observer, connect: Connect = connect) -> Checkup:
-    """Ask everything that a relaunch asks before it changes something.
-
-    Raises:
-        UnreachableError: the place can't be reached, trusted or used.
-        LockedError: another order is at work on the service.
-        ConfigError: a secret can't be had.
-    """
-    with connect(target) as agent:
-        observer.note(f"asking {target.place} who and where it is")
-        facts = agent.ask("ping", wire.PingRequest(), wire.PlaceFacts)
-        found = look.survey(agent, target)
-        look.refuse_when_held(target, found)
-        try:
-            new = look.candidate(target, backends, found, observer)
-        except RefusedError as error:
-            return Checkup(facts, found, problem=error.message)
-        return Checkup(facts, found, look.preflight(agent, target, new, backends, str(found.sglang_version)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from orchestrator.agent import wire
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_BARE_COMMAND = re.compile(r"\bfab (status|logs|launch|relaunch|teardown|doctor)\b(?! --host)")
+_BARE_COMMAND = re.compile(
+    r"\bfab (status|logs|launch|relaunch|teardown|doctor|attach|resume|rollback|boot|adopt|measure|budget|profile|lock\.\w+)\b(?! --host)"
+)
 
 
 class Agent(Protocol):
@@ -74,6 +76,10 @@ class Target:
             return None
         return _BARE_COMMAND.sub(lambda match: self.command(match[1]), next_step)
 
+    def advised(self, verdicts: Sequence[wire.Verdict]) -> list[wire.Verdict]:
+        """Verdicts from the box with their next steps named likewise."""
+        return [replace(verdict, next_step=self.named(verdict.next_step)) for verdict in verdicts]
+
 
 Connect = Callable[[Target], AbstractContextManager[Agent]]
 
@@ -109,6 +115,21 @@ def choose_target(inventory: Inventory, host: str | None, service: str | None) -
         host = next(iter(inventory.hosts))
     chosen = inventory.service(service, host)
     return Target(inventory, inventory.host(chosen.host), chosen)
+
+
+def choose_subject(inventory: Inventory, host: str | None, service: str | None) -> tuple[Host, Target | None]:
+    """Which host is meant, and which service on it; a host that has no service is looked at without one.
+
+    Raises:
+        UsageError: an unknown name, or more than one that could be meant.
+    """
+    names = list(inventory.hosts) if host is None else [host]
+    if service is None and len(names) == 1:
+        chosen = inventory.host(names[0])
+        if not any(item.host == chosen.name for item in inventory.services.values()):
+            return chosen, None
+    target = choose_target(inventory, host, service)
+    return target.host, target
 
 
 def _services_on(inventory: Inventory, host: str) -> list[str]:

@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 from orchestrator.agent import wire
-from orchestrator.flows import look
+from orchestrator.flows.attach import survey_with_clear_way
+from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.order import Confirm, Options, Outcome, carry_out, make_order, policy_for, settle
+from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, carry_out, leave_running, make_order, policy_for, settle
 from orchestrator.flows.plan import Plan, grace_remarks, stop_commands
 from orchestrator.flows.target import Connect, Target, connect
 
 
-def teardown(target: Target, options: Options, observer: Observer, confirm: Confirm, connect: Connect = connect) -> Outcome:
+def teardown(
+    target: Target,
+    options: Options,
+    observer: Observer,
+    confirm: Confirm,
+    connect: Connect = connect,
+    interruption: Interruption = leave_running,
+) -> Outcome:
     """Stop the server and check that it is gone: processes, port, shared memory, GPU memory.
 
     Raises:
         RefusedError: its manager is not supported, or the operator said no; nothing was touched.
         UnreachableError, LockedError, InterruptedByOperatorError: see :func:`carry_out`.
     """
+    return persistently(
+        options.wait, observer, lambda patience: _teardown(target, options, observer, confirm, connect, interruption, patience)
+    )
+
+
+def _teardown(
+    target: Target,
+    options: Options,
+    observer: Observer,
+    confirm: Confirm,
+    connect: Connect,
+    interruption: Interruption,
+    patience: Patience,
+) -> Outcome:
     with connect(target) as agent:
         observer.note(f"looking at {target.place}: what runs")
-        found = look.survey(agent, target)
-        look.refuse_when_held(target, found)
+        found = survey_with_clear_way(agent, target, wire.OrderKind.TEARDOWN, options, observer, confirm, interruption, connect, patience)
+        if isinstance(found, Outcome):
+            return found
         plan = plan_teardown(target, found, options)
         if found.server is None:
             observer.plan(plan)
             return Outcome(plan)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        return Outcome(plan, carry_out(agent, target, make_order(target, plan, options, None), observer, connect))
+        return Outcome(plan, carry_out(agent, target, make_order(target, plan, options, None), observer, connect, interruption))
 
 
 def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) -> Plan:
@@ -36,6 +59,8 @@ def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) ->
     server = found.server
     if server is None:
         remarks = [f"nothing of {target.service.name} runs: there is nothing to stop"]
+        if found.boot is not None and found.boot.armed:
+            remarks.append(f"{found.boot.unit} may start it again: {target.command('boot', '--off')} removes that")
     else:
         remarks = ["nothing serves afterwards; no router or load balancer is told", *grace_remarks(policy)]
     refusals = []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import ConnectError, RefusedError
+from orchestrator.errors import ConnectError, HostKeyError, RefusedError, UnreachableError
 from orchestrator.flows.observer import Observer
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory
+    from orchestrator.remote.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
@@ -33,37 +34,74 @@ class Offer:
     pinned: list[str]
 
 
-def trust(inventory: Inventory, host: Host, observer: Observer, confirm: Callable[[Offer], bool], *, replace: bool = False) -> list[Offer]:
+@dataclass(frozen=True)
+class Trusted:
+    """What became of each login: its offer, or why there is none. `failures` are unreachable, or have a key that has changed."""
+
+    offers: list[Offer] = field(default_factory=list)
+    failures: list[UnreachableError] = field(default_factory=list)
+
+
+def trust(
+    inventory: Inventory,
+    host: Host,
+    observer: Observer,
+    confirm: Callable[[Offer], bool],
+    *,
+    replace: bool = False,
+    container_only: bool = False,
+) -> Trusted:
     """Show the keys of every login that work on `host` goes through, and pin those that `confirm` agrees to.
 
-    Jump hosts come first: the way to the host leads through them, so they must be trusted before it can be asked.
+    Jump hosts come first: the way to the host leads through them, so they must be trusted before it can be asked. A login that can't
+    be asked holds up only those that lead through it.
+
+    Args:
+        container_only: leave out the host's own login, where the container has one of its own and does not need it.
 
     Raises:
-        ConnectError: a login can't be reached, or offers no key that could be verified.
+        RefusedError: `confirm` did not agree.
+    """
+    from orchestrator.remote.place import login_endpoints
+
+    found = Trusted()
+    failed: set[Endpoint] = set()
+    for endpoint in login_endpoints(inventory, host, container_only=container_only):
+        observer.note(f"asking {endpoint.where} for its host keys")
+        try:
+            if endpoint.jump in failed:
+                raise ConnectError(f"{endpoint.label}: not asked, as the way to it leads through {endpoint.jump.label}")
+            found.offers.append(_trust_one(inventory, endpoint, confirm, replace=replace))
+        except (ConnectError, HostKeyError) as error:
+            failed.add(endpoint)
+            found.failures.append(error)
+    return found
+
+
+def _trust_one(inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offer], bool], *, replace: bool) -> Offer:
+    """One login.
+
+    Raises:
+        ConnectError: it can't be reached, or offers no key that could be verified.
         HostKeyError: the key has changed and `replace` is False; said before `confirm` is asked.
         RefusedError: `confirm` did not agree.
     """
     from orchestrator.remote.host_keys import changed_keys, describe_key, known_keys, pin, replaced_keys, user_known_hosts
-    from orchestrator.remote.place import login_endpoints
     from orchestrator.remote.trust import fetch_host_keys
 
     files = (inventory.known_hosts, user_known_hosts())
-    offers = []
-    for endpoint in login_endpoints(inventory, host):
-        observer.note(f"asking {endpoint.where} for its host keys")
-        keys = fetch_host_keys(endpoint, files)
-        if not keys:
-            raise ConnectError(f"{endpoint.host}: {endpoint.where} offers no host key of a type that can be verified")
-        known = known_keys(endpoint, files)
-        trusted = all(key in [item.key for item in known if not item.revoked] for key in keys)
-        replaced = [] if trusted else replaced_keys(keys, known)
-        if replaced and not replace:
-            raise changed_keys(endpoint, keys, replaced)
-        fingerprints = [describe_key(key) for key in keys]
-        offer = Offer(endpoint.host, endpoint.where, fingerprints, trusted, [describe_key(item.key) for item in replaced], [])
-        if not trusted:
-            if not confirm(offer):
-                raise RefusedError(f"the key of {endpoint.where} was not accepted; nothing was pinned for it")
-            offer.pinned.extend(pin(inventory.known_hosts, endpoint, keys, replace=replace))
-        offers.append(offer)
-    return offers
+    keys = fetch_host_keys(endpoint, files)
+    if not keys:
+        raise ConnectError(f"{endpoint.label}: {endpoint.where} offers no host key of a type that can be verified")
+    known = known_keys(endpoint, files)
+    trusted = all(key in [item.key for item in known if not item.revoked] for key in keys)
+    replaced = [] if trusted else replaced_keys(keys, known)
+    if replaced and not replace:
+        raise changed_keys(endpoint, keys, replaced)
+    fingerprints = [describe_key(key) for key in keys]
+    offer = Offer(endpoint.label, endpoint.where, fingerprints, trusted, [describe_key(item.key) for item in replaced], [])
+    if not trusted:
+        if not confirm(offer):
+            raise RefusedError(f"the key of {endpoint.where} was not accepted; nothing was pinned for it")
+        offer.pinned.extend(pin(inventory.known_hosts, endpoint, keys, replace=replace))
+    return offer

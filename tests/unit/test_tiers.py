@@ -26,6 +26,11 @@ def test_absent_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tiers.missing("ssh") == "not installed: sshd (as root, `make test` installs them with apt)"
 
 
+def test_an_absent_browser_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert tiers.missing("browser") == "not installed: chromium (as root, `make test` installs it with apt)"
+
+
 def test_absent_sglang_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tests.rig.tiers._missing_lxc", lambda: None)
     monkeypatch.setenv("ORCHESTRATOR_SGLANG_VENV", str(tmp_path))

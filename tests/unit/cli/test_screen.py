@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+import signal
 import time
 
 import pytest
 from rich.console import Console
 
 from orchestrator.agent import wire
-from orchestrator.cli.blocks import Line, Table, table_lines, wrapped
+from orchestrator.cli.blocks import Line, Table, part_aside, table_lines, wrapped
 from orchestrator.cli.screen import Screen, TerminalScreen
-from orchestrator.cli.text import comparison, duration, ended
+from orchestrator.cli.text import comparison, duration, ended, progress_line
 from orchestrator.results.redaction import Redactor
 from tests.unit.flows.samples import CANARY, done, timing
 
@@ -34,6 +35,43 @@ def test_a_terminal_shows_what_a_pipe_shows() -> None:
     shown = stream.getvalue()
     for words in ("CHECKED", "weights: shards 1/8 (2.0 s)", "VERIFIED", "time per output token, ms", "dark for 41.5 s"):
         assert words in shown
+
+
+@pytest.mark.parametrize("step", ["set_live", "clear_live", "pop_render_hook"])
+def test_ctrl_c_in_the_middle_of_the_live_line_leaves_a_screen_that_can_be_closed(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, stream = terminal()
+    whole = getattr(Console, step)
+
+    def interrupted(console: Console, *given: object) -> object:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        return whole(console, *given)
+
+    def show() -> None:
+        for number in range(2):
+            screen.progress(wire.Progress("LOADING", "weights", 2.0, f"shards {number}/8"))
+            screen.event("a line")
+
+    monkeypatch.setattr(Console, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        show()
+    screen.progress(wire.Progress("LOADING", "weights", 2.0, "shards 2/8"))
+    screen.close()
+
+    assert stream.getvalue().rpartition("\x1b[?25l")[2].count("\x1b[?25h") == 1, "the cursor is shown again"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (wire.State.WARMING, "the old server answers"),
+        (wire.State.ACTIVATING, "nothing answers until its load is over"),
+    ],
+)
+def test_what_clients_get_meanwhile_is_told(state: str, words: str) -> None:
+    line = progress_line(wire.Progress(state, "imports", 2.0, "5 GiB of 9 GiB"))
+    assert line == f"{state:<12}  imports: 5 GiB of 9 GiB (2.0 s); {words}"
 
 
 def test_a_terminal_takes_square_brackets_as_they_are() -> None:
@@ -112,6 +150,29 @@ def test_everything_but_a_command_fits_eighty_columns_on_both_screens() -> None:
     for shown in (stream.getvalue(), piped.getvalue()):
         lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
         assert [line.strip() for line in lines if len(line) > 80] == [COMMAND.strip()]
+
+
+def test_where_something_was_read_is_quiet_wherever_a_line_ends() -> None:
+    on_terminal, stream = terminal()
+    on_terminal.show([Line("  warn    xid: " + "word " * 12 + "end", "warn", aside=f"[/dev/kmsg of {CANARY} here]")])
+    shown = stream.getvalue()
+    quiet = "".join(re.findall(r"\x1b\[2m(.*?)\x1b\[0m", shown))
+    assert " ".join(quiet.split()) == "[/dev/kmsg of ******** here]"
+    yellow = "".join(re.findall(r"\x1b\[33m(.*?)\x1b\[0m", shown))
+    assert yellow.split()[-1] == "end"
+
+
+@pytest.mark.parametrize(
+    ("lines", "aside", "parted"),
+    [
+        (["pass  [a b]"], "[a b]", [("pass  ", "[a b]")]),
+        (["pass", "    [a", "    b]"], "[a b]", [("pass", ""), ("    ", "[a"), ("", "    b]")]),
+        (["pass"], "", [("pass", "")]),
+        ([""], "", [("", "")]),
+    ],
+)
+def test_an_aside_is_found_again_in_wrapped_lines(lines: list[str], aside: str, parted: list[tuple[str, str]]) -> None:
+    assert part_aside(lines, aside) == parted
 
 
 def test_a_word_longer_than_a_line_stays_where_it_is() -> None:

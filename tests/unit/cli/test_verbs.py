@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +17,12 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_host import DoctorReport, KnobOutcome, KnobResult, KnobSetting, Persistence, TuneReport
 from orchestrator.cli import edge, program
+from orchestrator.config import Inventory
 from orchestrator.errors import ConnectionLostError, LockedError
 from tests.unit.flows.fake_agent import FakeAgent, Step, answer, state
-from tests.unit.flows.samples import CANARY, DRIFT, OLD, done, healthy_agent, preflight, relaunch_script, survey, write_inventory
+from tests.unit.flows.samples import CANARY, DRIFT, OLD, done, healthy_agent, preflight, relaunch_script, staging, survey, write_inventory
 
 RELAUNCH = ("relaunch", "--backend", "flashinfer_cutedsl", "--yes")
 FAILURE = wire.Failure("backend_unsupported", "this backend does not work here", ["OpError: sm_120a"], "choose another", "exited 1")
@@ -149,6 +153,89 @@ def test_a_rollback_shows_why_with_the_lines_and_what_serves_now(box: Box) -> No
         assert words in out
 
 
+@pytest.mark.parametrize(
+    ("lost", "dark", "words"),
+    [(0, 8.0, "no requests lost"), (1, 8.0, "; 1 request lost"), (3, 8.0, "; 3 requests lost"), (None, 8.0, "not known"), (None, None, "")],
+)
+def test_what_the_stop_cost_is_told(box: Box, lost: int | None, dark: float | None, words: str) -> None:
+    result = done(lost_requests=lost, dark_seconds=dark)
+    (line,) = [line for line in box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH).out.splitlines() if "service: " in line]
+    assert line.partition("; dark for 8.0 s")[2].endswith(words) if words != "not known" else "how many requests were lost" in line
+    assert ("lost" in line) == bool(words)
+
+
+def test_a_service_that_is_down_is_told_for_how_long_so_far(box: Box) -> None:
+    result = done(state=wire.State.DOWN, exit_code=7, service="down", dark_seconds=95.0, measured=None)
+    out = box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH).out
+    assert "service: down; dark for 1 min 35 s so far" in out
+    assert "what serves now" not in out
+
+
+def test_a_plan_tells_how_it_is_switched_and_for_how_long_it_will_be_dark(box: Box) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(staging=staging()))])
+    out = box.run(agent, "relaunch", "--backend", "flashinfer_cutedsl", "--plan").out
+    for words in (
+        "  staged: SGLang can wait at a gate",
+        "which answers new requests until its",
+        "  dark for about 44 s (41 to 46 s), by 2 staged switches to",
+        "  pass    staging: 100.0 GiB of memory are available",
+        "  warn    kernel_caches: caches of compiled kernels are cold",
+        "triton was never verified here",
+    ):
+        assert words in out
+
+
+def test_a_sequential_plan_says_why(box: Box) -> None:
+    sequential = staging(staged=False, reason="GPU 1 has 4.4 GiB free", verdicts=[], estimate=None)
+    agent = healthy_agent(preflight=[answer(preflight(staging=sequential))])
+    out = box.run(agent, "relaunch", "--backend", "flashinfer_cutedsl", "--plan", "--sequential").out
+    assert "  sequential: GPU 1 has 4.4 GiB free" in out
+    assert "  how long it will be dark is not known: no earlier load here is like it" in out
+    (asked,) = agent.requests("preflight")
+    assert asked.sequential
+
+
+def test_the_document_tells_of_the_switch(box: Box) -> None:
+    result = done(dark_seconds=41.5, staged=True, estimate=staging().estimate)
+    agent = healthy_agent(preflight=[answer(preflight(staging=staging()))], follow=[relaunch_script(result)])
+    document = box.run(agent, *RELAUNCH, "--json").document
+    assert document["plan"]["staging"]["staged"] is True
+    assert document["plan"]["staging"]["estimate"]["seconds"] == 44.04
+    assert document["result"]["staged"] is True
+    assert document["result"]["estimate"]["basis"] == "2 staged switches to flashinfer_cutedsl, caches cold"
+
+
+@pytest.mark.parametrize(("staged", "how"), [(True, "was started beside the server before it"), (False, "was started after the stop")])
+def test_what_was_expected_is_told_beside_what_was_measured(box: Box, staged: bool, how: str) -> None:
+    result = done(dark_seconds=41.6, staged=staged, estimate=staging().estimate if staged else None)
+    out = " ".join(box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH).out.split())
+    assert how in out
+    assert ("expected: dark for about 44 s (41 to 46 s), by 2 staged switches" in out) == staged
+    assert ("measured: 41.6 s" in out) == staged
+
+
+def test_what_a_staged_switch_saved_is_told_with_the_phases_that_were_dark(box: Box) -> None:
+    result = done(dark_seconds=41.6, staged=True, saved_seconds=18.24, dark_phases={"weights": 12.04, "graph_capture": 20.1})
+    out = " ".join(box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH).out.split())
+    assert "started beside the server before it, which answered for the 18 s up to its gate" in out
+    assert "dark in: weights 12 s, graph capture 20 s" in out
+
+
+def test_a_rollback_is_not_measured_against_what_was_expected_of_the_switch(box: Box) -> None:
+    result = done(state=wire.State.RESTORED, exit_code=6, measured=None, dark_seconds=90.0, estimate=staging().estimate)
+    out = box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH).out
+    assert "dark for 1 min 30 s" in out
+    assert "expected:" not in out
+
+
+def test_a_safe_stop_is_not_called_a_failure_of_the_server(box: Box) -> None:
+    failure = wire.Failure("cancelled", "stopped safely: asked by kim@laptop")
+    result = done(state=wire.State.RESTORED, exit_code=6, measured=None, failure=failure)
+    out = box.run(healthy_agent(follow=[relaunch_script(result)]), *RELAUNCH).out
+    assert "it did not go on: stopped safely: asked by kim@laptop [cancelled]" in out
+    assert "new server failed" not in out
+
+
 def test_a_skipped_timing_says_why(box: Box) -> None:
     skipped = done(baseline=wire.DecodeTiming(skipped="2 others use it"))
     assert "the old server was not timed: 2 others use it" in box.run(healthy_agent(follow=[relaunch_script(skipped)]), *RELAUNCH).out
@@ -171,6 +258,22 @@ def test_plan_stops_there_and_keeps_no_run(box: Box) -> None:
     assert "kill -TERM 4242" in ended.out
     assert agent.requests("submit") == []
     assert box.runs == []
+
+
+def test_a_preflight_is_a_relaunchs_first_step_with_its_exit_codes(box: Box) -> None:
+    good = box.run(healthy_agent(), "preflight", "--backend", "flashinfer_cutedsl")
+    assert good.code == 0
+    assert "nothing was changed, and nothing speaks against" in good.out
+    assert box.runs == []
+    red = wire.Verdict("gpu_memory", wire.Outcome.REFUSE, "the weights can't fit")
+    bad = box.run(healthy_agent(preflight=[answer(preflight(verdicts=[red]))]), "preflight", "--backend", "flashinfer_cutedsl")
+    assert bad.code == 3
+    assert "the weights can't fit" in bad.err
+    forced = box.run(
+        healthy_agent(preflight=[answer(preflight(verdicts=[red]))]), "preflight", "--backend", "flashinfer_cutedsl", "--force"
+    )
+    assert forced.code == 0
+    assert "overruled by the operator" in forced.out
 
 
 def test_without_yes_and_without_a_terminal_it_is_wrong_usage(box: Box) -> None:
@@ -259,10 +362,36 @@ def test_a_change_whose_reader_leaves_is_watched_to_its_exit_code(box: Box, form
     assert box.run(healthy_agent(follow=[relaunch_script(restored())]), *RELAUNCH, *form).code == 6
 
 
+class Full(io.StringIO):
+    """A file on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_an_output_that_can_not_be_written_is_said_once_and_a_change_is_watched_to_its_end(
+    box: Box, form: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", Full())
+    ended = box.run(healthy_agent(), "status", *form)
+    assert (ended.code, ended.err.count("standard output can't be written: No space left on device")) == (1, 1)
+    assert "Traceback" not in ended.err
+    monkeypatch.setattr("sys.stdout", Full())
+    ended = box.run(healthy_agent(follow=[relaunch_script(restored())]), *RELAUNCH, *form)
+    assert (ended.code, ended.err.count("standard output can't be written: No space left on device")) == (6, 1)
+
+
+def test_closed_streams_are_no_error(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert box.run(healthy_agent(), "status").code == 0
+
+
 @pytest.mark.parametrize("words", [(*RELAUNCH, "--plan"), ("status",)])
 def test_a_screen_names_the_inventory_and_how_it_was_chosen(box: Box, words: tuple[str, ...]) -> None:
     out = box.run(healthy_agent(), *words).out
-    assert f"inventory {box.folder / 'inventory'} ($ORCHESTRATOR_INVENTORY)" in " ".join(out.split())
+    label = Inventory(box.folder / "inventory", chosen_by="$ORCHESTRATOR_INVENTORY").label
+    assert f"inventory {label}" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -320,6 +449,45 @@ def test_status_is_one_screen(box: Box) -> None:
     assert len(ended.out.splitlines()) <= 24
 
 
+ANEW = "-> fab prep --unpersist --host gpu1 && fab prep --persist --profile blackwell-pcie --host gpu1"
+UNIT = Persistence("blackwell-pcie", "orchestrator-prep.service", enabled=True, state="active")
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        (None, ["boot    nothing is applied on gpu1"]),
+        (UNIT, ["boot    blackwell-pcie on gpu1: applied at this boot by orchestrator-prep.service"]),
+        (
+            dataclasses.replace(UNIT, state="failed", said=["kernel.numa_balancing: 1 was read back"]),
+            ["FAILED at this boot", "kernel.numa_balancing: 1 was read back", "-> fab prep --check --profile blackwell-pcie --host gpu1"],
+        ),
+        (
+            dataclasses.replace(UNIT, enabled=False),
+            ["not enabled", ANEW],
+        ),
+        (
+            dataclasses.replace(UNIT, problem="the unit was changed"),
+            ["the unit was changed", ANEW],
+        ),
+    ],
+)
+def test_status_tells_what_tunes_the_host_at_boot(box: Box, unit: Persistence | None, words: list[str]) -> None:
+    agent = healthy_agent(tune=[answer(TuneReport([], [], unit))])
+    out = " ".join(box.run(agent, "status").out.split())
+    for word in words:
+        assert " ".join(word.split()) in out
+    boot = box.run(agent, "status", "--json").document["boot"]
+    assert (boot["host"], boot["problem"]) == ("gpu1", None)
+    assert boot["persistence"] == (None if unit is None else wire.to_json(unit))
+
+
+def test_status_is_whole_without_its_host(box: Box) -> None:
+    ended = box.run(healthy_agent(tune=[[ConnectionLostError("gpu1: gone")]]), "status")
+    assert ended.code == 0
+    assert "what tunes gpu1 is not known: gpu1: gone" in ended.out
+
+
 def test_status_as_json_is_the_survey(box: Box) -> None:
     document = box.run(healthy_agent(), "status", "--json").document
     assert document["report"]["health"] == "serving"
@@ -336,12 +504,60 @@ def test_logs_are_the_servers_lines_and_nothing_else(box: Box) -> None:
 
 
 def test_doctor_tells_whether_a_relaunch_would_be_refused(box: Box) -> None:
-    facts = wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc")
-    assert box.run(healthy_agent(ping=[answer(facts)]), "doctor").code == 0
+    assert box.run(healthy_agent(), "doctor").code == 0
     verdict = wire.Verdict("gpu", wire.Outcome.REFUSE, "cuInit 999", ["nvidia-uvm is missing"])
-    ended = box.run(healthy_agent(ping=[answer(facts)], preflight=[answer(preflight(verdicts=[verdict]))]), "doctor")
+    ended = box.run(healthy_agent(preflight=[answer(preflight(verdicts=[verdict]))]), "doctor")
     assert ended.code == 3
     assert "nvidia-uvm is missing" in ended.out
+
+
+def test_a_diagnosis_is_told_by_place_with_its_sources_and_commands(box: Box) -> None:
+    knob = KnobResult(KnobSetting("sysctl", "kernel.numa_balancing", "0"), KnobOutcome.WOULD_CHANGE, {"": "1"}, {"": "1"})
+    fine = wire.Verdict("kernel_version", wire.Outcome.PASS, "6.8.12-4-pve " + "as expected " * 8, source="/proc/sys/kernel/osrelease")
+    red = wire.Verdict("device_nodes", wire.Outcome.REFUSE, "/dev/nvidia-uvm: it is missing", ["seen"], "nvidia-modprobe -u -c0", "/dev")
+    report = DoctorReport([fine, red], [wire.Fact("booted", 1764400000.0, "clock")], [knob])
+    ended = box.run(healthy_agent(doctor=[answer(report)]), "doctor")
+    assert ended.code == 3
+    lines = ended.out.splitlines()
+    assert "  refuse  device_nodes: /dev/nvidia-uvm: it is missing  [/dev]" in lines
+    assert "          -> nvidia-modprobe -u -c0" in lines
+    assert any(line.endswith("[/proc/sys/kernel/osrelease]") for line in lines)
+    headings = [line for line in lines if line and not line.startswith(" ")]
+    assert [line.split(",")[0] for line in headings[-8:]] == [
+        "host gpu1",
+        "container gpu1/101",
+        "host and container together",
+        "service glm5 in gpu1/101",
+        "refuse: device_nodes",
+        "pass: 4 checks",
+        "a relaunch would be refused",
+        "next: nvidia-modprobe -u -c0",
+    ]
+    assert [line for line in lines if len(line) > 80] == []
+    document = box.run(healthy_agent(doctor=[answer(report)]), "doctor", "--json").document
+    assert document["exit_code"] == 3
+    assert document["report"]["host"]["report"]["knobs"][0]["after"] == {"": "1"}
+    assert [section["heading"].split()[0] for section in document["report"]["sections"]] == ["host", "container", "host", "service"]
+
+
+def test_the_status_of_a_host_without_a_service_is_what_tunes_it_at_boot(box: Box) -> None:
+    (service,) = (box.folder / "inventory" / "services").glob("*.yml")
+    service.unlink()
+    unit = Persistence("fast", "orchestrator-prep.service", enabled=True, state="active")
+    agent = healthy_agent(tune=[answer(TuneReport([], [], unit))])
+    ended = box.run(agent, "status", "--host", "gpu1")
+    assert ended.code == 0
+    assert "boot    fast on gpu1: applied at this boot by orchestrator-prep.service" in ended.out
+    assert box.run(agent, "status", "--json").document["boot"]["persistence"]["state"] == "active"
+
+
+def test_a_container_that_can_not_be_reached_is_exit_4_with_what_its_host_says(box: Box) -> None:
+    lost = ConnectionLostError("gpu1/101: gone", next_step="fab status")
+    ended = box.run(healthy_agent(survey=[[lost]]), "doctor")
+    assert ended.code == 4
+    assert "refuse  reach: gpu1/101: gone  [ssh]" in ended.out
+    assert "-> fab status --host gpu1 --service glm5" in ended.out
+    assert "host gpu1" in ended.out
 
 
 def test_a_teardown_of_nothing_is_done_already(box: Box) -> None:
@@ -379,7 +595,7 @@ def test_what_a_login_left_is_one_paragraph_beside_the_drift(box: Box) -> None:
 
 def test_a_missing_secret_is_wrong_configuration_for_doctor_and_relaunch(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CANARY_KEY")
-    agent = healthy_agent(ping=[answer(wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc"))])
+    agent = healthy_agent()
     for words in (("doctor",), RELAUNCH):
         ended = box.run(agent, *words)
         assert ended.code == 2
@@ -390,7 +606,7 @@ def test_a_missing_secret_is_wrong_configuration_for_doctor_and_relaunch(box: Bo
 @pytest.mark.parametrize("words", [RELAUNCH, ("doctor",)])
 def test_what_the_box_advises_names_the_host(box: Box, words: tuple[str, ...]) -> None:
     locked = LockedError("order X is at work", next_step="fab status")
-    agent = healthy_agent(ping=[answer(wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc"))], preflight=[[locked]])
+    agent = healthy_agent(preflight=[[locked]])
     ended = box.run(agent, *words)
     assert ended.code == 5
     assert "next: fab status --host gpu1 --service glm5" in ended.err

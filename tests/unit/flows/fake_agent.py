@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_host import DoctorReport, TuneReport
+from orchestrator.config import Host, Inventory
 from orchestrator.errors import AgentError, OrchestratorError
 from orchestrator.flows.target import Target
 
@@ -19,6 +21,10 @@ Step = wire.Event | BaseException
 def answer(value: Any) -> list[Step]:
     """A verb's events when it has only a result."""
     return [wire.Event(wire.EventKind.RESULT, wire.to_json(value))]
+
+
+NO_TUNING = answer(TuneReport([], []))
+"""What a host says of its tuning that is asked for nothing and has nothing for its boot."""
 
 
 def state(sequence: int, name: str, reason: str = "so it is") -> wire.Event:
@@ -59,11 +65,17 @@ class FakeAgent:
 
 @dataclass
 class FakeBox:
-    """Hands out one agent for every connection. `refusals` are raised by the next connections instead."""
+    """Hands out one agent for every connection to the service's place. `refusals` are raised by the next connections instead.
+
+    `host` is the agent on the host beside a container, or why it can't be reached.
+    """
 
     agent: FakeAgent
     refusals: list[OrchestratorError] = field(default_factory=list)
     connections: int = 0
+    host: FakeAgent | OrchestratorError = field(default_factory=lambda: FakeAgent(doctor=[answer(DoctorReport([], []))], tune=[NO_TUNING]))
+    opened: list[str] = field(default_factory=list)
+    """The kinds of the other places that were opened."""
 
     @contextmanager
     def connect(self, target: Target) -> Iterator[FakeAgent]:
@@ -71,6 +83,13 @@ class FakeBox:
         if self.refusals and self.connections > 1:
             raise self.refusals.pop(0)
         yield self.agent
+
+    @contextmanager
+    def open(self, inventory: Inventory, host: Host, kind: str) -> Iterator[FakeAgent]:
+        self.opened.append(kind)
+        if isinstance(self.host, OrchestratorError):
+            raise self.host
+        yield self.host
 
 
 @dataclass

@@ -8,7 +8,8 @@ from textwrap import dedent
 from typing import Any
 
 from orchestrator.agent import wire
-from tests.unit.flows.fake_agent import FakeAgent, answer, progress, state
+from orchestrator.agent.wire_host import DoctorReport
+from tests.unit.flows.fake_agent import NO_TUNING, FakeAgent, answer, progress, state
 
 CANARY = "canary-7f3a9c"
 """The service's API key: must never be seen."""
@@ -107,6 +108,14 @@ def preflight(**changes: Any) -> wire.PreflightReport:
     return dataclasses.replace(report, **changes)
 
 
+def staging(**changes: Any) -> wire.StagingPlan:
+    """A switch that can be staged, as two before it."""
+    room = wire.Verdict("staging", wire.Outcome.PASS, "100.0 GiB of memory are available; 6.0 GiB are needed")
+    caches = wire.Verdict("kernel_caches", wire.Outcome.WARN, "caches of compiled kernels are cold", ["triton was never verified here"])
+    estimate = wire.DarkEstimate(44.04, 41.0, 46.2, "2 staged switches to flashinfer_cutedsl, caches cold", 2)
+    return dataclasses.replace(wire.StagingPlan(True, "SGLang can wait at a gate", [room, caches], estimate), **changes)
+
+
 def timing(milliseconds: float) -> wire.DecodeTiming:
     """A timing of three repeats around so many milliseconds a token."""
     samples = [wire.DecodeSample(0.2 + 0.01 * n, (milliseconds + n) / 1000, 128, 3.0) for n in (-1, 0, 1)]
@@ -150,5 +159,7 @@ def healthy_agent(**scripts: Any) -> FakeAgent:
         "preflight": [answer(preflight())],
         "submit": [answer(SUBMITTED)],
         "follow": [[COLLECTED, *relaunch_script(done())]],
+        "doctor": [answer(DoctorReport([], []))],
+        "tune": [NO_TUNING],
     }
     return FakeAgent(**{**defaults, **scripts})

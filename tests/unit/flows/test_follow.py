@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.agent import wire
 from orchestrator.errors import AgentError, ConnectError, ConnectionLostError, HostKeyError, OrchestratorError
-from orchestrator.flows.follow import follow
+from orchestrator.flows.follow import Follower
 from orchestrator.flows.target import Target
 from tests.unit.flows.fake_agent import FakeBox, Heard, Step, progress, state
 from tests.unit.flows.samples import done, healthy_agent, relaunch_script
@@ -26,9 +26,8 @@ class Followed:
         self._target = target
 
     def run(self, patience: float = 60.0) -> wire.OrderResult:
-        return follow(
-            self.agent, self._target, ORDER, self.heard, self.box.connect, patience=patience, sleep=self._sleep, clock=lambda: self.now
-        )
+        follower = Follower(self.agent, self._target, ORDER, self.heard, self.box.connect, clock=lambda: self.now)
+        return follower.to_end(patience, self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -70,7 +69,7 @@ def test_a_box_that_stays_away_ends_with_what_goes_on_there(target: Target) -> N
         followed.run(patience=-1.0)
     assert lost.value.message == "lost sight of the relaunch ORDER; it goes on in gpu1/101"
     assert lost.value.evidence == ["gone", "read: 0 bytes"]
-    assert lost.value.next_step == "fab status --host gpu1 --service glm5"
+    assert lost.value.next_step == "fab attach --host gpu1 --service glm5 --order ORDER"
     assert lost.value.exit_code == 4
 
 

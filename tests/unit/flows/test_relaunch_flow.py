@@ -10,14 +10,14 @@ import pytest
 
 from orchestrator.agent import wire
 from orchestrator.errors import ConfigError, ConnectionLostError, InterruptedByOperatorError, LockedError, RefusedError, UsageError
+from orchestrator.flows.doctor import doctor
 from orchestrator.flows.order import Options, Outcome
 from orchestrator.flows.plan import Plan
 from orchestrator.flows.relaunch import launch, relaunch
-from orchestrator.flows.status import check_up
 from orchestrator.flows.target import Target
 from orchestrator.flows.teardown import teardown
 from tests.unit.flows.fake_agent import FakeAgent, FakeBox, Heard, answer, state
-from tests.unit.flows.samples import CANARY, DRIFT, OLD, OUR_DIFFERENCE, done, healthy_agent, preflight, relaunch_script, survey
+from tests.unit.flows.samples import CANARY, DRIFT, OLD, OUR_DIFFERENCE, done, healthy_agent, preflight, relaunch_script, staging, survey
 
 
 def yes(plan: Plan) -> bool:
@@ -26,7 +26,8 @@ def yes(plan: Plan) -> bool:
 
 def run(agent: FakeAgent, target: Target, heard: Heard, options: Options | None = None, confirm: Any = yes) -> Outcome:
     profiles = target.inventory.backends_named("flashinfer_cutedsl")
-    return relaunch(target, profiles, options or Options(), heard, confirm, FakeBox(agent).connect)
+    box = FakeBox(agent)
+    return relaunch(target, profiles, options or Options(), heard, confirm, box.connect, box.open)
 
 
 def test_a_relaunch_submits_what_the_plan_showed_and_follows_it(target: Target) -> None:
@@ -57,6 +58,48 @@ def test_the_requests_tell_the_agent_where_things_are(target: Target) -> None:
     assert (asked.service, asked.python, asked.port, asked.state_root) == ("glm5", "/opt/sglang/bin/python", 30000, "/var/lib/orchestrator")
     (checked,) = agent.requests("preflight")
     assert checked.launch.arguments[-2:] == ["--moe-runner-backend", "flashinfer_cutedsl"]
+
+
+def test_the_order_is_switched_as_the_plan_showed(target: Target) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(staging=staging()))])
+    outcome = run(agent, target, Heard(), Options(grace=3.0))
+    (asked,) = agent.requests("preflight")
+    assert (asked.policy.grace, asked.sequential) == (3.0, False)
+    (order,) = agent.requests("submit")
+    assert order.staged
+    assert order.estimate == staging().estimate
+    assert outcome.plan.staging == staging()
+    first, *stop, activate = outcome.plan.by_hand
+    assert "--gated-launch-port GATE" in first
+    assert "kill -TERM 4242" in stop[0]
+    assert activate == "curl -X POST http://127.0.0.1:GATE/gate/activate"
+    assert any("was never stopped" in remark for remark in outcome.plan.remarks)
+
+
+def test_a_sequential_plan_makes_a_sequential_order(target: Target) -> None:
+    agent = healthy_agent(preflight=[answer(preflight(staging=staging(staged=False, reason="asked for")))])
+    outcome = run(agent, target, Heard(), Options(sequential=True))
+    (asked,) = agent.requests("preflight")
+    assert asked.sequential
+    (order,) = agent.requests("submit")
+    assert not order.staged
+    assert order.estimate == staging().estimate
+    assert "--gated-launch-port" not in " ".join(outcome.plan.by_hand)
+
+
+def test_where_nothing_is_said_of_the_switch_it_is_sequential(target: Target) -> None:
+    agent = healthy_agent()
+    run(agent, target, Heard())
+    (order,) = agent.requests("submit")
+    assert (order.staged, order.estimate) == (False, None)
+
+
+def test_a_launch_is_not_asked_how_it_takes_a_servers_place(target: Target) -> None:
+    agent = healthy_agent(survey=[answer(survey(server=None, health="down"))], preflight=[answer(preflight(server=None))])
+    box = FakeBox(agent)
+    launch(target, target.inventory.backends_named("auto"), Options(), Heard(), yes, box.connect, box.open)
+    (asked,) = agent.requests("preflight")
+    assert asked.policy is None
 
 
 def test_plan_only_shows_the_plan_and_touches_nothing(target: Target) -> None:
@@ -147,19 +190,19 @@ HELD = wire.OrderStatus("O7", "launch", "LOADING", True, 1764400000.0, "kim@lapt
 @pytest.mark.parametrize("server", [OLD, None])
 @pytest.mark.parametrize("verb", ["relaunch", "launch", "teardown", "doctor"])
 def test_nothing_else_is_looked_at_while_an_order_is_at_work(target: Target, verb: str, server: wire.ServerInfo | None) -> None:
-    facts = wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc")
-    agent = healthy_agent(ping=[answer(facts)], survey=[answer(survey(server=server, order=HELD))])
-    connect, profiles = FakeBox(agent).connect, target.inventory.backends_named("auto")
+    agent = healthy_agent(survey=[answer(survey(server=server, order=HELD))])
+    box, profiles = FakeBox(agent), target.inventory.backends_named("auto")
+    connect, open_host = box.connect, box.open
     asks: dict[str, Callable[[], Any]] = {
-        "relaunch": lambda: relaunch(target, profiles, Options(), Heard(), yes, connect),
-        "launch": lambda: launch(target, profiles, Options(), Heard(), yes, connect),
+        "relaunch": lambda: relaunch(target, profiles, Options(), Heard(), yes, connect, open_host),
+        "launch": lambda: launch(target, profiles, Options(), Heard(), yes, connect, open_host),
         "teardown": lambda: teardown(target, Options(), Heard(), yes, connect),
-        "doctor": lambda: check_up(target, profiles, Heard(), connect),
+        "doctor": lambda: doctor(target.inventory, target.host, target, profiles, Heard(), connect, open_host),
     }
     with pytest.raises(LockedError, match=r"O7.*kim@laptop \(night shift\), in LOADING") as locked:
         asks[verb]()
-    assert locked.value.next_step == "fab status --host gpu1 --service glm5"
-    assert {asked for asked, _ in agent.asked} <= {"ping", "survey"}
+    assert str(locked.value.next_step).startswith("fab attach --host gpu1 --service glm5")
+    assert {asked for asked, _ in agent.asked} <= {"doctor", "survey"}
 
 
 def test_the_plan_holds_the_reason(target: Target) -> None:
@@ -178,9 +221,13 @@ def test_the_agent_learns_how_many_gpus_there_must_be(target: Target) -> None:
 
 def test_a_missing_secret_is_a_mistake_here_for_doctor_and_relaunch_alike(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CANARY_KEY")
-    agent = healthy_agent(ping=[answer(wire.PlaceFacts("3.11.2", "6.8", "box", 0, "lxc"))])
-    profiles, connect = target.inventory.backends_named("flashinfer_cutedsl"), FakeBox(agent).connect
-    for ask in (lambda: run(agent, target, Heard()), lambda: check_up(target, profiles, Heard(), connect)):
+    agent = healthy_agent()
+    profiles, box = target.inventory.backends_named("flashinfer_cutedsl"), FakeBox(agent)
+    asks: list[Callable[[], Any]] = [
+        lambda: run(agent, target, Heard()),
+        lambda: doctor(target.inventory, target.host, target, profiles, Heard(), box.connect, box.open),
+    ]
+    for ask in asks:
         with pytest.raises(ConfigError, match="secret api-key of service glm5") as missing:
             ask()
         assert "environment variable CANARY_KEY: is not set" in missing.value.evidence[0]
@@ -221,12 +268,21 @@ def test_a_lock_comes_through(target: Target) -> None:
 
 def test_a_launch_never_replaces_a_server(target: Target) -> None:
     with pytest.raises(RefusedError, match="4242"):
-        launch(target, target.inventory.backends_named("auto"), Options(), Heard(), yes, FakeBox(healthy_agent()).connect)
+        launch(
+            target,
+            target.inventory.backends_named("auto"),
+            Options(),
+            Heard(),
+            yes,
+            FakeBox(healthy_agent()).connect,
+            FakeBox(healthy_agent()).open,
+        )
 
 
 def test_a_launch_on_an_empty_port_is_an_order_of_its_kind(target: Target) -> None:
     agent = healthy_agent(survey=[answer(survey(server=None))], preflight=[answer(preflight(server=None, differences=[]))])
-    launch(target, target.inventory.backends_named("auto+ep8"), Options(measure=False), Heard(), yes, FakeBox(agent).connect)
+    box = FakeBox(agent)
+    launch(target, target.inventory.backends_named("auto+ep8"), Options(measure=False), Heard(), yes, box.connect, box.open)
     (order,) = agent.requests("submit")
     assert (order.kind, order.old, order.new.backend, order.policy.measure) == ("launch", None, "auto+ep8", False)
 

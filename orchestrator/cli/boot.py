@@ -1,0 +1,45 @@
+"""boot: what starts the server again after a crash or a reboot."""
+
+from __future__ import annotations
+
+from orchestrator.cli.blocks import Line
+from orchestrator.cli.common import TARGET_FLAGS, choose
+from orchestrator.cli.edge import Call, verb
+from orchestrator.errors import UsageError
+
+
+@verb(
+    flags={
+        "on": "Write the unit from the launch that serves.",
+        "off": "Remove the unit: the next crash or reboot is the end of the server.",
+        **TARGET_FLAGS,
+    }
+)
+def boot(
+    call: Call,
+    on: bool = False,
+    off: bool = False,
+    host: str | None = None,
+    service: str | None = None,
+    inventory: str | None = None,
+    json: bool = False,
+) -> int:
+    """Show what starts the server again after a crash or a reboot; --on writes it, --off removes it."""
+    from orchestrator.agent.wire_launches import BootAction
+    from orchestrator.cli.boot_text import comes_back_lines, verdict_lines
+    from orchestrator.flows.boot import boot as ask
+
+    if on and off:
+        raise UsageError("--on and --off at the same time", next_step="leave out one of the two")
+    action = BootAction.ON if on else BootAction.OFF if off else BootAction.SHOW
+    target = choose(inventory, host, service)
+    call.screen.note(f"inventory {target.inventory.label}")
+    report = ask(target, action)
+    call.screen.show([Line(f"{target.service.name} in {target.place}", "strong")])
+    call.screen.show([Line(line) for line in comes_back_lines(report.unit)])
+    call.screen.show([Line(line, "warn") for line in verdict_lines(report.verdicts)])
+    if off and target.service.boot is not False:
+        call.screen.show([Line("the next launch that is verified writes it again, unless the service's file says boot: false")])
+    code = 1 if on and report.verdicts else 0
+    call.document(host=target.host.name, service=target.service.name, report=report, exit_code=code)
+    return code

@@ -1,0 +1,59 @@
+"""budget: where the time of a decode step goes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from orchestrator.cli.common import TARGET_FLAGS, choose, seconds
+from orchestrator.cli.edge import Call, verb
+from orchestrator.cli.measure import sizes
+
+
+@verb(
+    flags={
+        "measured": "Run folder of measure whose steps are accounted for, by path or by its name in RUNS; else they are measured first.",
+        "batch": "How many streams at once, with commas, where they are measured first.",
+        "limit": "Seconds for timing the parts.",
+        **TARGET_FLAGS,
+    }
+)
+def budget(
+    call: Call,
+    measured: str | None = None,
+    batch: str = "1,4,16",
+    limit: str = "240",
+    host: str | None = None,
+    service: str | None = None,
+    inventory: str | None = None,
+    json: bool = False,
+) -> int:
+    """Account for a decode step: floor, GEMM, all-reduce, rest; parts are timed beside the idle server; 9 when not to be believed."""
+    from orchestrator.agent.wire_budget import SCHEMA
+    from orchestrator.agent.wire_measure import SCHEMA as MEASURE_SCHEMA
+    from orchestrator.cli.budget_text import budget_blocks, budget_document
+    from orchestrator.flows.budget import budget as run
+    from orchestrator.flows.budget import measured_of
+    from orchestrator.flows.measure import MeasureOptions, measure
+    from orchestrator.results.floor import Given
+    from orchestrator.results.measurements import FILE, load_side
+
+    target = choose(inventory, host, service)
+    bound = seconds("limit", limit) or 0.0
+    kept = None if measured is None else measured_of(target, load_side(measured))
+    options = MeasureOptions(batch_sizes=sizes(batch), output_tokens=128, repeats=3, seconds=300.0)
+    call.interrupted = "interrupted; nothing was changed"
+    call.screen.note(f"inventory {target.inventory.label}")
+    folder = call.keep_run(target.host.name, target.service.name)
+    report = kept or measure(target, options, call.screen).report
+    found = run(target, report, bound, call.screen)
+    folder.begin()
+    place = {"host": target.host.name, "place": target.place, "service": target.service.name}
+    if kept is None:
+        floor = dataclasses.asdict(Given.of(target.service))
+        folder.keep(FILE, {"schema": MEASURE_SCHEMA, **place, "valid": not report.invalid, "report": report, "floor": floor})
+    document = {**place, "valid": found.valid, "measured_run": measured, **budget_document(found)}
+    folder.keep("budget.json", {"schema": SCHEMA, **document, "timed": dataclasses.asdict(found.timed)})
+    call.screen.close()
+    call.screen.show(budget_blocks(target.service.name, target.place, found))
+    call.document(**document, timed=found.timed, exit_code=found.exit_code)
+    return found.exit_code

@@ -1,0 +1,59 @@
+"""lock.acquire, lock.status, lock.release: a person's lock on a service."""
+
+from __future__ import annotations
+
+from orchestrator.cli.blocks import Line
+from orchestrator.cli.common import TARGET_FLAGS, WAIT_FLAG, choose, seconds
+from orchestrator.cli.edge import Call, verb
+from orchestrator.errors import UsageError
+
+
+@verb(
+    title="lock.acquire",
+    flags={"message": "Why, for whoever finds it locked.", **WAIT_FLAG, **TARGET_FLAGS},
+    letters={"message": "m"},
+)
+def acquire(
+    call: Call,
+    message: str | None = None,
+    wait: str | None = None,
+    host: str | None = None,
+    service: str | None = None,
+    inventory: str | None = None,
+    json: bool = False,
+) -> None:
+    """Keep changes of a service away, everybody's, until lock.release."""
+    from orchestrator.flows.locks import Patience
+    from orchestrator.flows.locks import acquire as take
+
+    if not message:
+        raise UsageError("say why: whoever finds it locked will want to know", next_step="fab lock.acquire -m REASON")
+    target = choose(inventory, host, service)
+    found = take(target, message, call.screen, Patience(seconds("wait", wait) or 0.0))
+    call.screen.show([Line(f"{target.service.name} in {target.place} is locked", "good"), Line(f"next: {target.command('lock.release')}")])
+    call.document(host=target.host.name, service=target.service.name, lock=found)
+
+
+@verb(title="lock.status", flags=TARGET_FLAGS)
+def status(call: Call, host: str | None = None, service: str | None = None, inventory: str | None = None, json: bool = False) -> None:
+    """Show who keeps changes of a service away: a person, an order at work, or an order of another service on its GPUs."""
+    from orchestrator.cli.status_text import lock_blocks
+    from orchestrator.flows.locks import status as look
+
+    target = choose(inventory, host, service)
+    found = look(target)
+    call.screen.show(lock_blocks(target.service.name, found))
+    call.document(host=target.host.name, service=target.service.name, lock=found)
+
+
+@verb(title="lock.release", flags=TARGET_FLAGS)
+def release(call: Call, host: str | None = None, service: str | None = None, inventory: str | None = None, json: bool = False) -> None:
+    """End the lock on a service, whoever's it is, and say whose it was."""
+    from orchestrator.cli.status_text import released_blocks
+    from orchestrator.flows.locks import release as end
+    from orchestrator.results.runs import operator_name
+
+    target = choose(inventory, host, service)
+    found = end(target)
+    call.screen.show(released_blocks(target.service.name, found.released, operator_name()))
+    call.document(host=target.host.name, service=target.service.name, lock=found)
