@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.rig.tiers import TIERS, missing, tier_of
+from tests.rig.tiers import TIERS, missing, partly_missing, tier_of
 
 pytest_plugins = ["tests.rig.fixtures"]
 
@@ -16,6 +17,12 @@ REQUIRE = "ORCHESTRATOR_REQUIRE_TIERS"
 """Set where every tier must run: then a tier that can't is an error."""
 
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell's background job ignores SIGINT, and so would everything that the tests start."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,14 +48,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 counts[folder][outcome] += 1
     terminalreporter.section("tiers")
     for tier in TIERS:
-        terminalreporter.write_line(f"{tier:7} {_describe(counts[tier], missing(tier))}")
+        terminalreporter.write_line(f"{tier:7} {_describe(tier, counts[tier])}")
 
 
-def _describe(count: Counter[str], reason: str | None) -> str:
+def _describe(tier: str, count: Counter[str]) -> str:
     ran = ", ".join(f"{count[outcome]} {outcome}" for outcome in _OUTCOMES if count[outcome])
+    reason = missing(tier)
     if reason is not None:
         return f"SKIPPED: {reason}"
-    return ran or "not selected"
+    if not ran:
+        return "not selected"
+    part = partly_missing(tier) if count["skipped"] else None
+    return f"{ran}: {part}" if part is not None else ran
 
 
 def _rank(path: Path) -> int:

@@ -31,20 +31,37 @@ _TOOLS = (
 )
 """What a lab host has of this machine. No systemd-run, docker or sudo: everything stays an ordinary process of the user."""
 
-_EMPTY_MODULES = ("flashinfer", "deep_gemm", "deep_ep", "mscclpp")
+_KERNEL_MODULES = {
+    "flashinfer/__init__.py": "class CuteDslMoEWrapper: ...",
+    "flashinfer/fused_moe.py": "def cutlass_fused_moe(): ...\n\n\ndef trtllm_fp4_block_scale_moe(): ...",
+    "cutlass.py": "",
+    "deep_gemm.py": "",
+    "deep_ep.py": "",
+    "mscclpp.py": "",
+}
+"""What a preflight looks for. Nothing here is marked for a compute capability: as in a fork, only the launch shows what works."""
 """What backend profiles ask the service's Python for."""
+
+_SHIPPED = {"backends": "auto.yml", "tuning": "observe.yml"}
+"""Folders of profiles that come with this program, and what is in each for certain."""
 
 _BELOW_EPHEMERAL = range(20000, 32000)
 
 
 def choose_ports() -> dict[str, Ports]:
-    """Free ports for every host, below those that outgoing connections are given."""
+    """Free ports for every host."""
+    chosen = free_ports(2 * len(HOSTS))
+    return {host.name: Ports(chosen.pop(), chosen.pop()) for host in HOSTS}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody has, below those that outgoing connections are given."""
     chosen: list[int] = []
-    while len(chosen) < 2 * len(HOSTS):
+    while len(chosen) < count:
         port = random.choice(_BELOW_EPHEMERAL)  # noqa: S311 - a port, not a secret
         if port not in chosen and _is_free(port):
             chosen.append(port)
-    return {host.name: Ports(chosen.pop(), chosen.pop()) for host in HOSTS}
+    return chosen
 
 
 def _is_free(port: int) -> bool:
@@ -61,7 +78,7 @@ def write_lab(layout: Layout, ports: Mapping[str, Ports]) -> None:
     """Make or renew everything but what changes while the lab runs (state folders, records, keys that exist)."""
     layout.directory.mkdir(parents=True, exist_ok=True)
     layout.directory.chmod(0o700)
-    _write_keys(layout)
+    write_keys(layout, [host.name for host in HOSTS])
     _write_model(layout)
     for host in HOSTS:
         _write_host(layout, host)
@@ -71,9 +88,10 @@ def write_lab(layout: Layout, ports: Mapping[str, Ports]) -> None:
     layout.mark.write_text(json.dumps({"ports": described}, indent=2) + "\n", encoding="utf-8")
 
 
-def _write_keys(layout: Layout) -> None:
-    layout.keys.mkdir(mode=0o700, exist_ok=True)
-    for name in ("client", *(host.name for host in HOSTS)):
+def write_keys(layout: Layout, hosts: Iterable[str]) -> None:
+    """Make the keys of the client and of each host that are not there yet."""
+    layout.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("client", *hosts):
         if (layout.keys / name).exists():
             continue
         key = asyncssh.generate_private_key("ssh-ed25519", comment=f"throwaway key of the lab: {name}")
@@ -138,8 +156,9 @@ def _write_service_python(folder: Path, host_folder: Path, host: LabHost) -> Non
     metadata = packages / f"sglang-{SGLANG_VERSION}.dist-info"
     metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {SGLANG_VERSION}\n", encoding="utf-8")
-    for name in _EMPTY_MODULES:
-        (packages / f"{name}.py").write_text('"""Empty: the lab has no such kernels."""\n', encoding="utf-8")
+    for name, content in _KERNEL_MODULES.items():
+        (packages / name).parent.mkdir(exist_ok=True)
+        (packages / name).write_text(f'"""A name only: the lab has no such kernels."""\n\n\n{content}\n', encoding="utf-8")
     settings = {
         "time_scale": TIME_SCALE,
         "compute_capability": host.compute_capability,
@@ -153,7 +172,7 @@ def write_inventory(layout: Layout, ports: Mapping[str, Ports]) -> None:
     """An inventory in the shipped one's format, with the lab's host keys pinned.
 
     Raises:
-        ConfigError: the backend profiles that come with this program are not where they should be.
+        ConfigError: the profiles that come with this program are not where they should be.
     """
     services = layout.inventory / "services"
     services.mkdir(parents=True, exist_ok=True)
@@ -162,13 +181,16 @@ def write_inventory(layout: Layout, ports: Mapping[str, Ports]) -> None:
     for host in HOSTS:
         about = [f"A stand-in for SGLang: {host.about}.", "Decode speeds are set in the stand-in, not measured."]
         _write_yaml(services / f"{host.service}.yml", _service(layout, host, ports[host.name]), about)
-    lines = [f"[{ADDRESS}]:{ports[host.name].ssh} {_public_key(layout, host)}\n" for host in HOSTS]
+    lines = [f"[{ADDRESS}]:{ports[host.name].ssh} {public_key(layout, host.name)}\n" for host in HOSTS]
     (layout.inventory / "known_hosts").write_text("".join(lines), encoding="utf-8")
-    shutil.copytree(_shipped_backends(), layout.inventory / "backends", dirs_exist_ok=True)
+    shipped = _shipped_profiles()
+    for folder in _SHIPPED:
+        shutil.copytree(shipped / folder, layout.inventory / folder, dirs_exist_ok=True)
 
 
-def _public_key(layout: Layout, host: LabHost) -> str:
-    kind, key = (layout.keys / f"{host.name}.pub").read_text(encoding="utf-8").split()[:2]
+def public_key(layout: Layout, host: str) -> str:
+    """A host's public key, as known_hosts has it."""
+    kind, key = (layout.keys / f"{host}.pub").read_text(encoding="utf-8").split()[:2]
     return f"{kind} {key}"
 
 
@@ -181,6 +203,7 @@ def _host_entry(layout: Layout, host: LabHost, ports: Ports) -> dict[str, object
         "agent": False,
         "state_root": str(layout.state_root(host.name)),
         "gpus": GPU_COUNT,
+        "tuning": "observe",  # the lab's hosts are this machine: nothing of it is to be set
     }
 
 
@@ -210,11 +233,11 @@ def _write_yaml(path: Path, value: Mapping[str, object], comment: Iterable[str])
     path.write_text(head + yaml.safe_dump(value, sort_keys=False, width=140), encoding="utf-8")
 
 
-def _shipped_backends() -> Path:
-    """Beside the package in a checkout, inside it where it was installed from a wheel."""
+def _shipped_profiles() -> Path:
+    """The inventory folder that holds them: beside the package in a checkout, inside it where it was installed from a wheel."""
     package = Path(__file__).parents[1]
-    candidates = [package.parent / "inventory" / "backends", package / "inventory" / "backends"]
+    candidates = [package.parent / "inventory", package / "inventory"]
     for candidate in candidates:
-        if (candidate / "auto.yml").is_file():
+        if all((candidate / folder / name).is_file() for folder, name in _SHIPPED.items()):
             return candidate
-    raise ConfigError("the backend profiles that come with this program are missing", evidence=[f"looked in {path}" for path in candidates])
+    raise ConfigError("the profiles that come with this program are missing", evidence=[f"looked in {path}" for path in candidates])

@@ -9,7 +9,7 @@
       server.log
       keys/                      client, client.pub, HOST, HOST.pub
       models/GLM-5-NVFP4/        a config.json and nothing else
-      inventory/                 hosts.yml, services/, backends/, known_hosts
+      inventory/                 hosts.yml, services/, backends/, tuning/, known_hosts
       hosts/NAME/
         bin/                     the PATH of the host: nvidia-smi, python3 and some of this machine's tools
         home/                    where commands start

@@ -1,8 +1,9 @@
 """The lab's SSH server: one process of the user, one port on 127.0.0.1 for each lab host.
 
-``python -m orchestrator.lab.server DIR`` binds the ports, then leaves a process of its own behind and returns. It behaves
-as OpenSSH does without a pty: a command runs through ``sh -c`` in a session of its own, survives a lost connection, and then
-sees the end of its input and EPIPE on its output. Only public keys are accepted, only the lab's own, only for commands.
+``python -m orchestrator.lab.server DIR`` binds the ports, then leaves a process of its own behind and returns; :func:`run` does it for
+other hosts than the lab's. It behaves as OpenSSH does without a pty: a command runs through ``sh -c`` in a session of its own, survives
+a lost connection, and then sees the end of its input and EPIPE on its output. Only public keys are accepted, only the lab's own, only
+for commands.
 
 The process is a child subreaper (prctl(2)): whatever a command leaves behind stays its descendant, so that the lab can be
 taken down without guessing.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import getpass
 import json
 import os
@@ -19,13 +21,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import asyncssh
 
-from orchestrator.agent.state_folder import write_private
+from orchestrator.agent.private_files import write_private
 from orchestrator.lab.layout import ADDRESS, MARKER, Layout, read_ports
 from orchestrator.lab.processes import start_time
 
@@ -34,6 +36,9 @@ _CHUNK = 64 * 1024
 _HIGH_WATER = 1024 * 1024
 """Bytes of a command's input that are held before the client is told to wait."""
 _READY = b"ready\n"
+
+Environment = Callable[[str, int], dict[str, str]]
+"""The variables of a command, by the host's name and the client's port."""
 
 
 class Reaper:
@@ -233,10 +238,10 @@ class Session(asyncssh.SSHServerSession[bytes]):
 class HostServer(asyncssh.SSHServer):
     """The connections of one lab host."""
 
-    def __init__(self, reaper: Reaper, layout: Layout, host: str) -> None:
+    def __init__(self, reaper: Reaper, layout: Layout, host: str, environment: Environment) -> None:
         self._reaper = reaper
-        self._layout = layout
         self._host = host
+        self._environment = environment
         self._key = asyncssh.read_public_key(f"{layout.client_key}.pub")
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
@@ -249,7 +254,7 @@ class HostServer(asyncssh.SSHServer):
         return username == getpass.getuser() and key.public_data == self._key.public_data
 
     def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
-        return Session(self._reaper, environment_of(self._layout, self._host, self._peer[1]))
+        return Session(self._reaper, self._environment(self._host, self._peer[1]))
 
 
 def environment_of(layout: Layout, host: str, client_port: int = 0) -> dict[str, str]:
@@ -268,7 +273,7 @@ def environment_of(layout: Layout, host: str, client_port: int = 0) -> dict[str,
     }
 
 
-async def serve(layout: Layout, sockets: dict[str, socket.socket], ready: Callable[[], None]) -> None:
+async def serve(layout: Layout, sockets: dict[str, socket.socket], environment: Environment, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM; `ready` is called once every host answers."""
     reaper = Reaper()
     reaper.install()
@@ -278,7 +283,7 @@ async def serve(layout: Layout, sockets: dict[str, socket.socket], ready: Callab
     for host, listener in sockets.items():
 
         def factory(host: str = host) -> HostServer:
-            return HostServer(reaper, layout, host)
+            return HostServer(reaper, layout, host, environment)
 
         options: dict[str, Any] = {
             "server_host_keys": [str(layout.keys / host)],
@@ -295,7 +300,7 @@ async def serve(layout: Layout, sockets: dict[str, socket.socket], ready: Callab
         acceptor.close()
 
 
-def bind(ports: dict[str, int]) -> dict[str, socket.socket]:
+def bind(ports: Mapping[str, int]) -> dict[str, socket.socket]:
     """Listening sockets, one a host.
 
     Raises:
@@ -316,7 +321,7 @@ def bind(ports: dict[str, int]) -> dict[str, socket.socket]:
     return sockets
 
 
-def _run_detached(layout: Layout, sockets: dict[str, socket.socket], report: int) -> NoReturn:
+def _run_detached(layout: Layout, sockets: dict[str, socket.socket], environment: Environment, report: int) -> NoReturn:
     os.setsid()
     log = os.open(str(layout.server_log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -329,26 +334,34 @@ def _run_detached(layout: Layout, sockets: dict[str, socket.socket], report: int
         os.write(report, _READY)
         os.close(report)
 
-    asyncio.run(serve(layout, sockets, ready))
+    asyncio.run(serve(layout, sockets, environment, ready))
     raise SystemExit(0)
 
 
 def main(arguments: list[str]) -> int:
-    """Bind, detach, and return once the server answers: 0, or 1 with the reason on stderr."""
+    """Serve the lab in a folder; see :func:`run`."""
     layout = Layout.of(Path(arguments[0]))
     ports = read_ports(layout)
     if ports is None:
         sys.stderr.write(f"{layout.directory} is not a lab\n")
         return 1
+    return run(layout, {name: port.ssh for name, port in ports.items()}, functools.partial(environment_of, layout))
+
+
+def run(layout: Layout, ports: Mapping[str, int], environment: Environment) -> int:
+    """Bind (`ports` by host), detach, and return once the server answers: 0, or 1 with the reason on stderr.
+
+    A host's key and the client's public one are expected in the layout's `keys`.
+    """
     try:
-        sockets = bind({name: port.ssh for name, port in ports.items()})
+        sockets = bind(ports)
     except OSError as error:
         sys.stderr.write(f"{error.strerror}\n")
         return 1
     answer, report = os.pipe()
     if os.fork() == 0:
         os.close(answer)
-        _run_detached(layout, sockets, report)
+        _run_detached(layout, sockets, environment, report)
     os.close(report)
     if os.read(answer, len(_READY)) == _READY:
         return 0

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.command_lines import without_gate
 from orchestrator.agent.journal import order_status, read_journal
 from orchestrator.agent.processes import Server, find_servers, read_environment
 from orchestrator.agent.state_folder import StateFolder
@@ -136,6 +137,19 @@ def test_relaunch_times_both_servers_and_shows_no_secret_anywhere(operator: Oper
     assert set(holding.values()) == {0o600}
 
 
+def test_a_diagnosis_of_a_serving_host_stops_nothing_and_tells_its_sources(served: Operator) -> None:
+    document = served.ask("doctor")
+    sections = document["report"]["sections"]
+    assert [section["heading"].split()[0] for section in sections] == ["host", "service"]
+    found = [verdict for section in sections for verdict in section["verdicts"]]
+    assert document["exit_code"] == 0, [verdict for verdict in found if verdict["outcome"] == "refuse"]
+    assert [verdict for verdict in found if not verdict["source"]] == []
+    assert [verdict for verdict in found if verdict["outcome"] != "pass" and not verdict["next_step"]] == []
+    checks = [verdict["check"] for verdict in found]
+    assert sorted(checks) == sorted(set(checks)), "asked twice and told twice"
+    assert served.ask("status")["boot"] == {"host": QUICK, "persistence": None, "problem": None}
+
+
 def test_killing_the_operators_process_changes_nothing_on_the_box(served: Operator) -> None:
     folder = state(served.layout)
     before = folder.order_ids()
@@ -200,13 +214,13 @@ def test_a_second_relaunch_at_the_same_time_is_refused(served: Operator) -> None
 
 def test_a_backend_that_fails_after_the_load_is_rolled_back(served: Operator) -> None:
     (before,) = serving(served.layout)
-    done = served.run("relaunch", "--backend", "flashinfer_cutedsl", "--no-measure", "--yes", "--json")
+    done = served.run("relaunch", "--backend", "flashinfer_cutedsl", "--sequential", "--no-measure", "--yes", "--json")
     assert done.returncode == 6, done.stderr
     result = json.loads(done.stdout)["result"]
-    assert (result["state"], result["failure"]["category"]) == ("RESTORED", "backend_unsupported")
+    assert (result["state"], result["failure"]["category"]) == ("RESTORED", "kernel_missing")
     assert any("expects arch to be one of" in line for line in result["failure"]["evidence"])
     (after,) = serving(served.layout)
-    assert after.main.arguments == before.main.arguments
+    assert without_gate(after.main.arguments) == without_gate(before.main.arguments)
     assert after.main.id != before.main.id
     assert served.ask("status")["report"]["health"] == "serving"
 

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.lxc
 
 def test_container_runs_systemd_and_is_reached_by_ssh(container: Container) -> None:
     assert container.ssh.run("cat /proc/1/comm").stdout == "systemd\n"
-    assert container.run("systemctl", "is-system-running", check=False).stdout == "running\n"
+    assert container.run("systemctl", "is-system-running", check=False).stdout in {"running\n", "degraded\n"}
+    failed = container.run("systemctl", "list-units", "--failed", "--plain", "--no-legend").stdout.splitlines()
+    assert [line for line in failed if not line.startswith("orchestrator-")] == [], "other tests' launches may have failed in it"
 
 
 def test_container_has_an_account_with_sudo(container: Container) -> None:

@@ -42,7 +42,7 @@ claims = take_stock(server)
 policy = wire.Policy(drain=1, grace=8, clean=8)
 runner = runner_of(folder(), launch()) if server.launch_id else None
 report = stop_server(server, policy, ignore, exit_status=runner.exit_status if runner else None)
-late = time.monotonic() - report.last_end
+late = 0.0 if report.last_end is None else time.monotonic() - report.last_end  # None: all had ended before the first look
 out({"report": report, "late": late, "verdicts": check_clean(claims, policy, ignore)})
 """
 

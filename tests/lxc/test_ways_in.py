@@ -33,7 +33,7 @@ def test_status_of_a_container_where_nothing_serves(operator: Operator, host: st
     report = answer.document["report"]
     assert report["health"] == "down"
     assert report["server"] is None
-    assert not container.path("/var/lib/orchestrator").exists()
+    assert not container.path(f"/var/lib/orchestrator/service-{host}").exists()
 
 
 def test_unknown_host_key_is_refused_with_the_command_that_trusts_it(operator: Operator) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.rig import fuse
 from tests.rig.bare_host import BareHost
+from tests.rig.booted_host import BootedHost
 from tests.rig.container import Container
 from tests.rig.inventory import rig_hosts, write_inventory
 from tests.rig.network import Bridge
@@ -24,16 +26,30 @@ def workspace() -> Iterator[Workspace]:
 
 
 @pytest.fixture(scope="session")
-def container(workspace: Workspace) -> Container:
+def bridge(workspace: Workspace) -> Bridge:
+    """The bridge that all of the rig's containers hang on."""
+    return Bridge.add(workspace)
+
+
+@pytest.fixture(scope="session")
+def container(workspace: Workspace, bridge: Bridge) -> Container:
     """A running container with systemd, sshd and Python; it also sees the SGLang environment where there is one."""
     found = find_environment()
-    return Container.start(workspace, Bridge.add(workspace), 1, read_only=found.folders if found else ())
+    return Container.start(workspace, bridge, read_only=found.folders if found else ())
 
 
 @pytest.fixture(scope="session")
 def bare_host(workspace: Workspace) -> Iterator[BareHost]:
-    """A host that is reached by ssh and from which the container is entered."""
-    host = BareHost.start(workspace)
+    """A host that is reached by ssh and from which the container is entered. Where there is no FUSE its knobs are plain files."""
+    host = BareHost.start(workspace, kernel_like=fuse.missing() is None)
+    yield host
+    host.stop()
+
+
+@pytest.fixture
+def booted_host(workspace: Workspace, bridge: Bridge) -> Iterator[BootedHost]:
+    """A host that boots: systemd, sshd, and knobs with the values of a fresh boot. Each test has a new one, up in about a second."""
+    host = BootedHost.start(workspace, bridge)
     yield host
     host.stop()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import random
 import socket
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from tests.rig.commands import run_command
 from tests.rig.workspace import Workspace
@@ -18,6 +20,7 @@ class Bridge:
 
     name: str
     subnet: ipaddress.IPv4Network
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(2), compare=False, repr=False)
 
     @classmethod
     def add(cls, workspace: Workspace) -> Bridge:
@@ -32,6 +35,15 @@ class Bridge:
     def address(self, number: int) -> str:
         """The `number`-th address of the subnet."""
         return str(self.subnet[number])
+
+    def next_number(self) -> int:
+        """The number of an address that nobody was given yet."""
+        return next(self._numbers)
+
+
+def hardware_address(address: str) -> str:
+    """The Ethernet address of an IPv4 address: the same after a restart, since this machine remembers it for a while."""
+    return ":".join(["02", "00", *(f"{octet:02x}" for octet in ipaddress.IPv4Address(address).packed)])
 
 
 def _free_subnet() -> ipaddress.IPv4Network:

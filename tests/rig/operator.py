@@ -56,6 +56,19 @@ class Operator:
         )
         return Answer(done.returncode, json.loads(done.stdout or "{}"), done.stderr)
 
+    def show(self, verb: str, *flags: str, timeout: float = 540.0) -> subprocess.CompletedProcess[str]:
+        """Run one verb to its end without ``--json``: what a person would see, into a pipe."""
+        return subprocess.run(
+            [part for part in self._argv(verb, *flags) if part != "--json"],
+            env=self._environment(),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
     @contextmanager
     def watching(self, verb: str, *flags: str) -> Iterator[Running]:
         """Run one verb beside the test, which leaves when it has seen enough; the process is ended then."""

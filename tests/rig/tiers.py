@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
+from tests.rig import fuse
 from tests.rig.sglang import VARIABLE, find_environment
 
-TIERS = ("unit", "agent", "lab", "ssh", "lxc", "sglang")
+TIERS = ("unit", "agent", "lab", "browser", "ssh", "lxc", "faults", "sglang")
 """The folders of tests/, in the order in which they run."""
 
-_LXC_PROGRAMS = ("lxc-start", "lxc-attach", "lxc-stop", "ip", "unshare", "sshd", "ssh", "ssh-keygen", "sudo", "ss")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+"""Names of Chromium; the first that is there."""
+_LXC_PROGRAMS = ("lxc-start", "lxc-attach", "lxc-stop", "newuidmap", "ip", "unshare", "setpriv", "sshd", "ssh", "ssh-keygen", "sudo", "ss",
+                 "sysctl", "setpci", "lspci", "gcc")  # fmt: skip
 
 
 def tier_of(path: Path) -> str | None:
@@ -24,13 +29,20 @@ def tier_of(path: Path) -> str | None:
 @cache
 def missing(tier: str) -> str | None:
     """Why this machine can't run a tier, or None when it can."""
+    if tier == "browser":
+        return _missing_browser()
     if tier == "ssh":
         return _missing_programs("sshd", "ssh", "ssh-keygen")
-    if tier == "lxc":
+    if tier in ("lxc", "faults"):
         return _missing_lxc()
     if tier == "sglang":
         return _missing_lxc() or _missing_sglang()
     return None
+
+
+def partly_missing(tier: str) -> str | None:
+    """Why some of a tier's tests can't run here; they skip themselves."""
+    return fuse.missing() if tier == "lxc" and missing(tier) is None else None
 
 
 def _missing_lxc() -> str | None:
@@ -40,6 +52,12 @@ def _missing_lxc() -> str | None:
     if absent is None and not Path("/lib/systemd/systemd").exists():
         absent = "systemd is not installed (its binaries run in the container)"
     return absent
+
+
+def _missing_browser() -> str | None:
+    if not any(map(shutil.which, BROWSERS)):
+        return "not installed: chromium (as root, `make test` installs it with apt)"
+    return None if find_spec("PIL") is not None else "not installed: Pillow (in the dev extra)"
 
 
 def _missing_sglang() -> str | None:

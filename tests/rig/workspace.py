@@ -131,7 +131,13 @@ def _remove_tree(path: Path) -> None:
     inside = [point for point in mounted if Path(point).is_relative_to(path)]
     if inside:
         raise RuntimeError(f"not removing {path}: {inside[0]} is mounted in it")
-    shutil.rmtree(path)
+    shutil.rmtree(path, onerror=_unless_gone)
+
+
+def _unless_gone(function: object, path: str, raised: tuple[type[BaseException], BaseException, object]) -> None:
+    """Runs that start at the same time remove the same orphans."""
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 def _load(path: Path) -> Record | None:

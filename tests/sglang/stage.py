@@ -28,7 +28,8 @@ SERVICE = "tiny"
 PORT, NEIGHBOUR_PORT = 31001, 31002
 """In the container, whose network is its own."""
 
-POLICY = {"measure_input_tokens": 64, "measure_output_tokens": 32, "measure_repeats": 3, "load_total": 240}
+# The tiny model has random weights, and writes accordingly.
+POLICY = {"measure_input_tokens": 64, "measure_output_tokens": 32, "measure_repeats": 3, "load_total": 240, "garbage": "warn"}
 
 
 def describe_service(service: SglangService, host: str) -> dict[str, Any]:
@@ -63,9 +64,13 @@ class Stage:
 
     def main(self) -> ContainerProcess | None:
         """The main process of whatever server runs, or loads, on the service's port."""
-        mains = [process for process in sglang_processes(self.service) if f"--port {PORT}" in process.title]
+        mains = self.mains()
         assert len(mains) <= 1, f"more than one server for port {PORT}: {mains}"
         return mains[0] if mains else None
+
+    def mains(self) -> list[ContainerProcess]:
+        """The main processes of all servers for the service's port, of which one may wait at its gate."""
+        return [process for process in sglang_processes(self.service) if f"--port {PORT}" in process.title]
 
     def serving(self) -> ContainerProcess:
         """The main process of a server that serves: the one that is there, else one started by hand."""
@@ -144,5 +149,12 @@ class Stage:
 
     def journal(self) -> list[str]:
         """The states that the newest order has gone through."""
+        return [entry["state"] for entry in self._entries()]
+
+    def gate_port(self) -> int:
+        """The port of the newest order's gate."""
+        return next(int(entry["data"]["gate_port"]) for entry in reversed(self._entries()) if entry["data"].get("gate_port"))
+
+    def _entries(self) -> list[dict[str, Any]]:
         lines = self.orders()[-1].read_text(encoding="utf-8", errors="replace").replace("\0", "").splitlines()
-        return [json.loads(line)["state"] for line in lines if line.endswith("}")]
+        return [json.loads(line) for line in lines if line.endswith("}")]

@@ -71,7 +71,7 @@ def test_silent_listener_that_takes_the_port_during_a_relaunch_is_rolled_back(
     stage: Stage, serving: ContainerProcess, neighbour: ServerByHand
 ) -> None:
     with silent_listener(stage.service.container, str(PORT), "dfs-weight"):
-        answer = stage.operator.ask("relaunch", "--backend", "dfs-weight", "--yes", "--no-measure")
+        answer = stage.operator.ask("relaunch", "--backend", "dfs-weight", "--yes", "--no-measure", "--sequential")
 
     answer.expect(6)
     assert answer.document["result"]["failure"]["category"] == "port_in_use"

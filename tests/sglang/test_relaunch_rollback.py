@@ -20,7 +20,7 @@ def test_bad_model_path_is_rolled_back(stage: Stage, serving: ContainerProcess, 
     write_tiny_service(inventory, describe_service(stage.service, BY_SSH) | {"model": "/srv/models/does-not-exist"})
     operator = dataclasses.replace(stage.operator, inventory=inventory)
 
-    answer = operator.ask("relaunch", "--backend", "fcfs", "--yes", "--accept-drift", "--force", "--no-measure")
+    answer = operator.ask("relaunch", "--backend", "fcfs", "--yes", "--accept-drift", "--force", "--no-measure", "--sequential")
 
     answer.expect(6)
     assert answer.document["result"]["state"] == State.RESTORED
@@ -35,7 +35,7 @@ def test_refused_flag_is_rolled_back_to_somebodys_unit(stage: Stage, neighbour: 
     """With ``Restart=always`` on the unit: not started again while we work, and started again by systemd at the end."""
     old = stage.serving_as_unit(UNIT)
 
-    answer = stage.operator.ask("relaunch", "--backend", "unknown_flag", "--yes", "--force", "--no-measure")
+    answer = stage.operator.ask("relaunch", "--backend", "unknown_flag", "--yes", "--force", "--no-measure", "--sequential")
 
     answer.expect(6)
     assert "--no-such-flag" in str(answer.document["result"]["failure"])

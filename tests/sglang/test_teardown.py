@@ -31,6 +31,7 @@ def test_teardown_in_mid_stream_lets_the_stream_end(stage: Stage, serving: Conta
     answer.expect(0)
     assert streamed.whole
     assert streamed.tokens == STREAM_TOKENS
+    assert answer.document["result"]["lost_requests"] == 0
     stage.assert_gone()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pwd
+import re
 import shutil
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from orchestrator import errors
 from orchestrator.agent import archive, wire
-from orchestrator.remote import agent_client
+from orchestrator.remote import agent_client, shipment
 from orchestrator.remote.agent_client import AgentClient
 from orchestrator.remote.frames import FrameDecoder
 from orchestrator.remote.place import Place, PlaceDescription
@@ -60,16 +61,16 @@ VERBS["trial_submit"] = VERBS["trial"]._replace(ends_with_reader=False)
 
 
 def ship(monkeypatch: pytest.MonkeyPatch, *, main: bytes = b"", wire_py: Callable[[bytes], bytes] = lambda text: text) -> None:
-    boot, package = agent_client._shipment()
+    package = shipment.package_for("submit", None)
     changed = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(package)) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():
             text = old.read(name)
             if name.endswith("/main.py"):
                 text += main
-            new.writestr(name, wire_py(text) if name.endswith("/wire.py") else text)
+            new.writestr(name, wire_py(text) if name.endswith("/wire_base.py") else text)
         new.write(Path(__file__).with_name("trial_verbs.py"), "orchestrator/agent/trial_verbs.py")
-    monkeypatch.setattr(agent_client, "_shipment", lambda: (boot, changed.getvalue()))
+    monkeypatch.setattr(agent_client, "package_for", lambda verb, greeting: changed.getvalue())
 
 
 def asked(what: str, argument: object = "") -> wire.LogRequest:
@@ -174,8 +175,8 @@ class TestStrayOutput:
     ) -> None:
         decoders: list[FrameDecoder] = []
 
-        def make(token: str) -> FrameDecoder:
-            decoders.append(FrameDecoder(token))
+        def make(token: str, greets: re.Pattern[bytes]) -> FrameDecoder:
+            decoders.append(FrameDecoder(token, greets))
             return decoders[-1]
 
         monkeypatch.setattr(agent_client, "FrameDecoder", make)
@@ -404,7 +405,9 @@ class TestContainers:
 
 
 def test_the_shipped_archive_is_small() -> None:
-    assert len(archive.agent_archive()) < 250_000
+    assert len(archive.agent_archive()) < 500_000, "what each order leaves on the box"
+    assert len(shipment.package_for("survey", None)) < 120_000
+    assert len(shipment.package_for("tune", None)) < 160_000
 
 
 def test_an_answer_that_does_not_fit_is_refused() -> None:

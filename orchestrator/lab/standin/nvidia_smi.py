@@ -7,8 +7,10 @@ text on the output, as the real one does. Standard library only, Python >= 3.9.
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +51,12 @@ class Field:
     read: Callable[[Any], Any]
 
 
+def _now(_gpu: Any) -> str:
+    return datetime.datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")[:-3]  # noqa: DTZ005 - local time, as the real one
+
+
 _GPU_FIELDS: dict[str, Field] = {
+    "timestamp": Field("timestamp", "", _now),
     "index": Field("index", "", lambda gpu: gpu.index),
     "uuid": Field("uuid", "", lambda gpu: gpu.uuid),
     "gpu_uuid": Field("uuid", "", lambda gpu: gpu.uuid),
@@ -67,6 +74,14 @@ _GPU_FIELDS: dict[str, Field] = {
     "power.draw": Field("power.draw", "W", lambda _gpu: "126.00"),
     "clocks.sm": Field("clocks.current.sm", "MHz", lambda _gpu: 1980),
     "clocks.current.sm": Field("clocks.current.sm", "MHz", lambda _gpu: 1980),
+    "clocks.mem": Field("clocks.current.memory", "MHz", lambda _gpu: 2619),
+    "clocks.max.sm": Field("clocks.max.sm", "MHz", lambda _gpu: 1980),
+    "power.limit": Field("power.limit", "W", lambda _gpu: "700.00"),
+    "pcie.link.gen.current": Field("pcie.link.gen.current", "", lambda _gpu: 5),
+    "pcie.link.gen.max": Field("pcie.link.gen.max", "", lambda _gpu: 5),
+    "pcie.link.width.current": Field("pcie.link.width.current", "", lambda _gpu: 16),
+    "pcie.link.width.max": Field("pcie.link.width.max", "", lambda _gpu: 16),
+    "clocks_event_reasons.active": Field("clocks_event_reasons.active", "", lambda _gpu: "0x0000000000000000"),
     "persistence_mode": Field("persistence_mode", "", lambda _gpu: "Enabled"),
     "mig.mode.current": Field("mig.mode.current", "", lambda _gpu: "[N/A]"),
 }
@@ -193,9 +208,16 @@ def _chosen(gpus: list[Gpu], chosen: str | None) -> list[Gpu]:
 
 
 def main() -> int:
-    output, status = answer(Path(sys.argv[1]), sys.argv[2:])
-    sys.stdout.write(output)
-    return status
+    """Answer once, or again and again with ``--loop-ms=N``."""
+    every = dict(argument.partition("=")[::2] for argument in sys.argv[2:]).get("--loop-ms")
+    arguments = [argument for argument in sys.argv[2:] if not argument.startswith("--loop-ms=")]
+    while True:
+        output, status = answer(Path(sys.argv[1]), arguments)
+        sys.stdout.write(output)
+        sys.stdout.flush()
+        if every is None or status:
+            return status
+        time.sleep(int(every) / 1000)
 
 
 if __name__ == "__main__":

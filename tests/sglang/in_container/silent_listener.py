@@ -21,13 +21,25 @@ def server_runs(word: str) -> bool:
     return False
 
 
+def take(port: int) -> socket.socket:
+    """The port, as soon as nobody else has it."""
+    while True:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("0.0.0.0", port))
+        except OSError:
+            listener.close()
+            time.sleep(0.002)
+        else:
+            return listener
+
+
 def main() -> None:
     port, word = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
     while word is not None and not server_runs(word):
         time.sleep(0.05)
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("0.0.0.0", port))
+    with take(port) as listener:
         listener.listen()
         print("listening", flush=True)
         while word is None or server_runs(word):

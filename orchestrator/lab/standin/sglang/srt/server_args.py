@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.config_file import merge_config_file
+from sglang.standin.settings import load_settings
 
 _MULTIPLIERS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -96,8 +97,10 @@ class ServerArgs:
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> None:
+        settings = load_settings()
         for entry in json.loads(Path(__file__).with_name("flags.json").read_text(encoding="utf-8")):
-            _add_flag(parser, entry)
+            if not settings.is_before(entry.get("since", "")):
+                _add_flag(parser, entry)
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> ServerArgs:

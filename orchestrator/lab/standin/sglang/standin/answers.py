@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from sglang.standin.plan import Plan
-from sglang.version import __version__
 
 
 def model_info(plan: Plan) -> dict[str, Any]:
@@ -42,12 +41,12 @@ def models(plan: Plan, started: float) -> dict[str, Any]:
     return {"object": "list", "data": [card]}
 
 
-def server_info(plan: Plan, loaded: dict[str, Any], status: str, last_throughput: float) -> dict[str, Any]:
+def server_info(plan: Plan, loaded: dict[str, Any], status: str, state: dict[str, Any]) -> dict[str, Any]:
     timings = loaded["timings"]
     internal = {
         **plan.arguments,
         "effective_max_running_requests_per_dp": plan["max_running_requests"],
-        "last_gen_throughput": last_throughput,
+        **state,
         "memory_usage": {"weight": 52.7, "kvcache": 0.0, "token_capacity": loaded["max_total_num_tokens"], "graph": {"decode": 0.5}},
     }
     return {
@@ -64,7 +63,7 @@ def server_info(plan: Plan, loaded: dict[str, Any], status: str, last_throughput
         },
         "kv_events": None,
         "internal_states": [internal],
-        "version": __version__,
+        "version": plan.version,
     }
 
 
@@ -86,7 +85,7 @@ def loads(plan: Plan, loaded: dict[str, Any], open_requests: int, used_tokens: i
         "utilization": 0.0,
     }
     now = datetime.datetime.now(datetime.timezone.utc).isoformat()  # noqa: UP017 - Python 3.9 has no datetime.UTC
-    return {"timestamp": now, "version": __version__, "accelerator": None, "num_accelerators": plan.ranks, "loads": [load]}
+    return {"timestamp": now, "version": plan.version, "accelerator": None, "num_accelerators": plan.ranks, "loads": [load]}
 
 
 def metrics(plan: Plan, loaded: dict[str, Any], open_requests: int, generated: int) -> str:

@@ -21,8 +21,8 @@ def run_detokenizer(plan: Plan, source: Any, destination: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Record(plan.settings.processes, "detokenizer")
     time.sleep(plan.settings.scaled(SECONDS["child_imports"]))
-    set_title("sglang::detokenizer")
     die_with_parent()
+    set_title("sglang::detokenizer")
     try:
         while True:
             message = source.recv()

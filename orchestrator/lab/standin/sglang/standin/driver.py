@@ -1,7 +1,7 @@
 """A made-up CUDA driver for the lab's Python: ``ctypes.CDLL("libcuda.so.1")`` finds as many GPUs as the lab host has.
 
 Imported by a ``.pth`` file of the lab's virtual environments, and by nothing else: whoever asks CUDA there (a preflight does)
-gets an answer although this machine may have no driver at all.
+gets an answer although this machine may have no driver at all. ``cu_init`` in the host's ``gpus.json`` is cuInit's, to see it fail.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ class _Driver:
     """The two calls that say whether CUDA works."""
 
     def cuInit(self, _flags: int) -> int:  # noqa: N802 - the driver's name
-        return 0
+        return _described("cu_init")
 
     def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
-        count._obj.value = _gpu_count()
+        count._obj.value = _described("count")
         return 0
 
 
-def _gpu_count() -> int:
+def _described(name: str) -> int:
+    """A number of the host's GPUs; 0 where none is given."""
     described = Path(sys.prefix).parent / "gpus.json"
     try:
-        return int(json.loads(described.read_text(encoding="utf-8"))["count"])
+        return int(json.loads(described.read_text(encoding="utf-8"))[name])
     except (OSError, ValueError, KeyError):
         return 0
 

@@ -56,6 +56,7 @@ class Engine:
         spawn = multiprocessing.get_context("spawn")
         tokens_out, tokens_in = spawn.Pipe(duplex=False)
         texts_out, texts_in = spawn.Pipe(duplex=False)
+        self._gate_opened = spawn.Event() if self.plan.gate_port is not None else None
         self._ready: list[Connection] = []
         self._controls: list[Connection] = []
         self.schedulers: list[BaseProcess] = []
@@ -63,7 +64,7 @@ class Engine:
             ready_out, ready_in = spawn.Pipe(duplex=False)
             control_out, control_in = spawn.Pipe(duplex=False)
             outputs = tokens_in if rank == 0 else None
-            scheduler = spawn.Process(target=run_scheduler, args=(self.plan, rank, ready_in, control_out, outputs))
+            scheduler = spawn.Process(target=run_scheduler, args=(self.plan, rank, ready_in, control_out, outputs, self._gate_opened))
             scheduler.start()
             ready_in.close()
             control_out.close()
@@ -93,6 +94,7 @@ class Engine:
             try:
                 answers.append(connection.recv())
             except EOFError:
+                self.schedulers[rank].join(timeout=1)
                 self._raise_if_dead(rank)
                 # It has reported an exception and its SIGQUIT is on the way.
                 time.sleep(10)

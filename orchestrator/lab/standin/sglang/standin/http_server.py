@@ -184,8 +184,8 @@ def _model_info(handler: Handler, _body: dict[str, Any]) -> None:
 
 def _server_info(handler: Handler, _body: dict[str, Any]) -> None:
     server = handler.server
-    state = server.engine.requests.internal_state()
-    handler.send_json(answers.server_info(server.engine.plan, server.loaded, server.status[0], state["last_gen_throughput"]))
+    state = server.engine.requests.internal_state()["state"]
+    handler.send_json(answers.server_info(server.engine.plan, server.loaded, server.status[0], state))
 
 
 def _deprecated(name: str, route: Callable[[Handler, dict[str, Any]], None]) -> Callable[[Handler, dict[str, Any]], None]:

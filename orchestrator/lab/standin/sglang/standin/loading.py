@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from sglang.standin import backends
 from sglang.standin.log import log, raw
@@ -14,6 +15,8 @@ SECONDS = {"imports": 5.0, "child_imports": 5.0, "distributed": 0.5, "weights": 
 """Before scaling. The real ones are minutes for a large model."""
 
 _SHARDS = 8
+_CONTEXT_MIB = 600
+"""CUDA context and NCCL's buffers: what a rank holds before it allocates anything, at its gate too. Not measured."""
 _MIB_PER_GB = 1024
 _WEIGHTS_MIB = 54_000
 """Of each rank: GLM-5 in NVFP4 over eight GPUs, roughly."""
@@ -29,11 +32,12 @@ class LateError(Exception):
 class Loader:
     """One scheduler's way to readiness; `rank` is its GPU as well."""
 
-    def __init__(self, plan: Plan, rank: int, record: Record) -> None:
+    def __init__(self, plan: Plan, rank: int, record: Record, gate_opened: Any) -> None:
         self._plan = plan
         self._settings = plan.settings
         self._rank = rank
         self._record = record
+        self._gate_opened = gate_opened
         self._total = plan.settings.gpu_memory_mib
         self._held = 0
         self.timings: dict[str, float] = {}
@@ -45,7 +49,7 @@ class Loader:
         Raises:
             LateError: the backend's kernels do not work here, or a fault that was asked for.
         """
-        for phase in ("distributed", "weights", "kv_cache", "autotune", "graph_capture"):
+        for phase in ("distributed", "gate", "weights", "kv_cache", "autotune", "graph_capture"):
             began = time.monotonic()
             if phase == self._settings.hang_at:
                 _announce(phase)
@@ -57,7 +61,15 @@ class Loader:
     def _distributed(self) -> None:
         log("Init parallel begin.")
         self._pause("distributed")
+        self._hold(_CONTEXT_MIB)
         log("Init parallel ends. elapsed=0.42 s")
+
+    def _gate(self) -> None:
+        if self._plan.gate_port is not None:
+            # Imported here, so that a copy without this file is an SGLang from before it.
+            from sglang.srt.distributed.gated_launch import maybe_wait_for_gated_launch
+
+            maybe_wait_for_gated_launch(self._plan, self._rank, self._gate_opened)
         log("Memory baseline taken. mem usage=0.00 GB")
 
     def _weights(self) -> None:
@@ -156,11 +168,13 @@ class Loader:
 
 
 def enter_phase(plan: Plan, phase: str) -> None:
-    """Apply the faults that were asked for at the beginning of `phase`.
+    """Apply the faults that were asked for at the beginning of `phase`; the gate is a phase of a launch that has one.
 
     Raises:
         LateError: `fail_at` names it.
     """
+    if phase == "gate" and plan.gate_port is None:
+        return
     while phase == plan.settings.hang_at:
         time.sleep(60)
     if phase == plan.settings.fail_at:

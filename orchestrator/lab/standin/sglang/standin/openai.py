@@ -27,7 +27,9 @@ class Shape:
         self.prompt = self._prompt(body)
         self._model = body.get("model") or "default"
         self._created = int(time.time())
-        self._with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        options = body.get("stream_options") or {}
+        self._with_usage = bool(options.get("include_usage"))
+        self._continuous = bool(options.get("continuous_usage_stats"))
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
         raise NotImplementedError
@@ -49,7 +51,7 @@ class Shape:
         for chunk in chunks:
             meta = chunk["meta_info"]
             for choice in self._choice(chunk["text"][seen:], _reason(meta)):
-                yield self._event([choice])
+                yield {**self._event([choice]), **({"usage": _usage(meta)} if self._continuous else {})}
             seen = len(chunk["text"])
         if self._with_usage:
             yield {**self._event([]), "usage": _usage(meta)}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.standin import backends
 from sglang.standin.log import log
 from sglang.standin.settings import Settings
+from sglang.version import __version__
 
 if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
@@ -39,6 +40,17 @@ class Plan:
     @property
     def runner(self) -> str:
         return str(self["moe_runner_backend"])
+
+    @property
+    def version(self) -> str:
+        """The SGLang that it claims to be."""
+        return self.settings.version or __version__
+
+    @property
+    def gate_port(self) -> int | None:
+        """None: there is no gate, or no such flag in the version that is claimed."""
+        port = self.arguments.get("gated_launch_port")
+        return None if port is None else int(port)
 
     @property
     def ranks(self) -> int:

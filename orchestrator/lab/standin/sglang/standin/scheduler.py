@@ -53,8 +53,8 @@ class _ShutDown(Exception):  # noqa: N818
     """ShutdownReq from the main process."""
 
 
-def run_scheduler(plan: Plan, rank: int, ready: Any, requests: Any, outputs: Any) -> None:
-    """Entry point of the child process; `outputs` is None on every rank but the first."""
+def run_scheduler(plan: Plan, rank: int, ready: Any, requests: Any, outputs: Any, gate_opened: Any) -> None:
+    """Entry point of the child process; `outputs` is None on every rank but the first, `gate_opened` where there is no gate."""
     if plan.settings.ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     record = Record(plan.settings.processes, "scheduler")
@@ -62,15 +62,15 @@ def run_scheduler(plan: Plan, rank: int, ready: Any, requests: Any, outputs: Any
     try:
         enter_phase(plan, "child_imports")
         time.sleep(plan.settings.scaled(SECONDS["child_imports"]))
+        die_with_parent()
         label = f"TP{rank}" if plan.ranks > 1 else ""
         set_title("sglang::scheduler" + (f"_{label}" if label else ""))
         set_rank(label)
-        die_with_parent()
         if rank == 0 and plan.settings.escapee:
             _start_escapee(plan)
         if rank == 0 and plan.settings.shared_memory:
             shared = _map_shared_memory()
-        loader = Loader(plan, rank, record)
+        loader = Loader(plan, rank, record, gate_opened)
         loader.load()
         ready.send({"rank": rank, "max_total_num_tokens": loader.tokens, "timings": loader.timings})
         Scheduler(plan, loader, requests, outputs).serve()
@@ -127,6 +127,7 @@ class Scheduler:
         self._last_prefill = time.monotonic()
         self._compiled_sampling = False
         self.last_throughput = 0.0
+        self._step_times: dict[int, list[float]] | None = {} if os.environ.get("SGLANG_RECORD_STEP_TIME") in ("1", "true") else None
         speed = plan.settings.tokens_per_second or backends.tokens_per_second(plan.runner)
         self._step_seconds = 1.0 / speed
 
@@ -158,7 +159,11 @@ class Scheduler:
         elif kind == "flush":
             self._prompts.clear()
         elif kind == "internal_state":
-            self._send({"kind": "internal_state", "rid": message["rid"], "last_gen_throughput": round(self.last_throughput, 2)})
+            self._send({"kind": "internal_state", "rid": message["rid"], "state": self._internal_state()})
+
+    def _internal_state(self) -> dict[str, Any]:
+        recorded = {} if self._step_times is None else {"step_time_dict": self._step_times}
+        return {"last_gen_throughput": round(self.last_throughput, 2), **recorded}
 
     def _admit(self, message: dict[str, Any]) -> None:
         prompt = message["prompt"]
@@ -211,8 +216,7 @@ class Scheduler:
         )
         self._prompts.append(request.prompt)
         request.prefill_finished = time.time()
-        if not self._running:
-            self._next_step = now + self._step_seconds
+        self._next_step = max(self._next_step, now + self._step_seconds)
         if request.max_new_tokens == 0:
             self._finish(request, {"type": "length", "length": 0}, [])
             return
@@ -231,7 +235,10 @@ class Scheduler:
             self._prefill(self._waiting.popleft())
 
     def _log_decode(self) -> None:
-        self.last_throughput = self._interval.tokens / max(1e-6, time.monotonic() - self._interval.began)
+        passed = max(1e-6, time.monotonic() - self._interval.began)
+        self.last_throughput = self._interval.tokens / passed
+        if self._step_times is not None:
+            self._step_times.setdefault(len(self._running), []).append(passed / self._interval.steps)
         used = sum(len(request.prompt) + request.produced for request in self._running.values())
         log(
             f"Decode batch, #running-req: {len(self._running)}, #token: {used}, token usage: {self._usage():.2f}, "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,15 @@ from typing import Any
 
 PREFIX = "SGLANG_STANDIN_"
 
-PHASES = ("imports", "child_imports", "distributed", "weights", "kv_cache", "autotune", "graph_capture", "warm_up")
+PHASES = ("imports", "child_imports", "distributed", "gate", "weights", "kv_cache", "autotune", "graph_capture", "warm_up")
 
 
 @dataclass(frozen=True)
 class Settings:
     """All of them; the seconds below are before scaling."""
 
+    version: str = ""
+    """Claim to be an earlier SGLang: its parser knows no flag that came later (`since` in flags.json). Empty: what it is."""
     time_scale: float = 1.0
     """Multiplies every pause, deadline and poll of the server (imports, 5 s drain poll, 60 s coredump wait), not decoding."""
     tokens_per_second: float = 0.0
@@ -35,9 +38,15 @@ class Settings:
     slow_start: float = 0.0
     """Seconds added to the weights."""
     hang_at: str = ""
-    """Stop for ever at the beginning of this phase (see PHASES)."""
+    """Stop for ever at the beginning of this phase (see PHASES). Only a gated launch has `gate`, which begins before its port is bound."""
     fail_at: str = ""
     """The schedulers raise an out-of-memory error at the beginning of this phase (not `imports`, not `warm_up`)."""
+    die_at_gate: float = 0.0
+    """The first scheduler dies by SIGKILL this long after it has come to its gate, unless it was activated."""
+    activated_early: bool = False
+    """Somebody else activates it the moment that its gate is open."""
+    activation_lost: bool = False
+    """The gate answers an activation as ever, and nobody goes on."""
     crash_after: float = 0.0
     """The first scheduler dies by SIGKILL this long after it was loaded."""
     capacity: float = 1.0
@@ -56,8 +65,16 @@ class Settings:
     processes: str = ""
     """The folder where each process records its number, start time and GPU memory: what nvidia-smi and the lab read."""
 
+    def is_before(self, version: str) -> bool:
+        """Whether it claims to be an SGLang before `version`."""
+        return bool(self.version and version) and _numbers(self.version) < _numbers(version)
+
     def scaled(self, seconds: float) -> float:
         return seconds * self.time_scale
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def load_settings() -> Settings:

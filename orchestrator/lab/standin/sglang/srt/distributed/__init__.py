@@ -1,0 +1,1 @@
+"""Of SGLang's ``srt/distributed`` only the gate."""
