@@ -96,7 +96,7 @@ def relaunch_overhead(box: LabBox, repeats: int) -> list[Result]:
 
     def ours() -> None:
         begin = time.monotonic()
-        end = box.call("relaunch", "--backend", next(turns)[0], "--yes", "--no-measure", "--accept-drift")
+        end = box.call("relaunch", "--backend", next(turns)[0], "--yes", "--no-measure", "--accept-drift", "--sequential")
         steps.append(box.journal_time("ANSWERING") - box.journal_time("DRAINING"))
         checks.append(end - begin - steps[-1])
 
