@@ -4,14 +4,17 @@ PYTHON ?= python3
 SGLANG_PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help demo check test bench format sglang-cpu packages clean
+.PHONY: help demo check test faults bench format runbooks sglang-cpu packages clean
 
 help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
-	@echo "make check        lint, types and the fast tests (under a minute)"
+	@echo "make check        lint, types and the fast tests (a minute or two)"
 	@echo "make test         all tests; as root on Debian also those on real parts"
+	@echo "make faults       all ways in which an order may be broken, about an hour; its table is docs/faults.md"
 	@echo "make sglang-cpu   the real SGLang for those tests, on CPU (1.6 GB)"
-	@echo "make bench        speed, as ratios to plain ssh and to the same steps by hand"
+	@echo "make bench        speed, as ratios to plain ssh, to the same steps by hand, to pyinfra and Ansible;"
+	@echo "                  with the real SGLang, how long a switch is dark"
+	@echo "make runbooks     docs/runbooks from playbooks/"
 	@echo "make format       let ruff rewrite the code"
 	@echo "make clean        remove the environments and caches (not the one of sglang-cpu)"
 
@@ -27,12 +30,22 @@ check: .venv/dev.stamp
 test: packages .venv/dev.stamp
 	$(BIN)/pytest
 
+faults: packages .venv/dev.stamp
+	$(BIN)/python -m tests.faults --write $(FAULTS)
+
 bench: packages .venv/dev.stamp
 	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.prep
+	$(BIN)/python -m benchmarks.dark
+	$(BIN)/python -m benchmarks.measure
 
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+runbooks: .venv/lab.stamp
+	@mkdir -p docs/runbooks && rm -f docs/runbooks/*.md
+	@for name in $(basename $(notdir $(wildcard playbooks/*.yml))); do $(BIN)/orchestrator runbook $$name --markdown > docs/runbooks/$$name.md || exit 1; done
 
 ifdef ORCHESTRATOR_SGLANG_VENV
 sglang-cpu:
