@@ -83,6 +83,13 @@ class Place:
         self.steps.wait_gate(launch, ignore, go_on)
         return launch
 
+    def stop_old(self) -> None:
+        """Free the port: a server that is let through its gate while another has it dies at once."""
+        steps = self.supervisor()
+        steps.find()
+        steps.remember(Observed(), None)
+        steps.stop(ignore, lambda *_: None)
+
     def fails(self, step: Callable[[], Any]) -> wire.Failure:
         with pytest.raises(LaunchFailed) as caught:
             step()
@@ -123,8 +130,7 @@ def test_it_waits_beside_the_old_server_and_goes_on_when_the_port_is_free(place:
     place.steps.still_staged(launch)
     assert place.steps.old_lives()
 
-    place.steps.remember(Observed(), None)
-    place.steps.stop(ignore, lambda *_: None)
+    place.stop_old()
     assert not place.steps.old_lives()
     assert {verdict.outcome for verdict in place.steps.clean(ignore)} == {Outcome.PASS}
     place.steps.still_staged(launch)
@@ -138,6 +144,7 @@ def test_it_waits_beside_the_old_server_and_goes_on_when_the_port_is_free(place:
 
 def test_an_activation_takes_no_time_beyond_the_servers_own(place: Place) -> None:
     launch = place.staged()
+    place.stop_old()
     began = time.monotonic()
     place.steps.activate(launch, ignore)
     assert time.monotonic() - began < 0.5
@@ -152,6 +159,7 @@ def test_a_supervisor_that_takes_over_finds_it_and_activates_it(place: Place) ->
     assert staged.seconds > 0
     assert len([server for server in find_servers() if server.launch_id == NEW]) == 1, "it was not started a second time"
     assert again["main"] == find_launch(NEW)
+    place.stop_old()
     place.steps = place.supervisor()
     place.steps.activate(launch, ignore)
 
@@ -233,6 +241,7 @@ def test_one_that_does_not_take_its_activation_is_given_up(place: Place, monkeyp
 def test_without_a_log_that_tells_the_gates_own_answer_counts(place: Place) -> None:
     launch = place.staged(silent=True)
     place.steps.still_staged(launch)
+    place.stop_old()
     place.steps.activate(launch, ignore)
     assert wait_until(lambda: "ready" in (place.folder.launch_folder(NEW) / "server.log").read_text(), Deadline(10))
 
