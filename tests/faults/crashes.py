@@ -65,7 +65,11 @@ def _staged_from_a_unit_that_fails(lane: Lane) -> Prepared:
 
 
 def _teardown(lane: Lane) -> Prepared:
+    """Of a server that would come back at boot, as an order leaves it: its unit has to be taken away too."""
     old = lane.serving()
+    if not (lane.state / "boot").is_file():
+        lane.wait_end(lane.submit(lane.order(old, lane.launch("new"))))
+        old = lane.serving()
     return old, lane.order(old, None, kind="teardown")
 
 
