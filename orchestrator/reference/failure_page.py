@@ -112,8 +112,8 @@ def index_page(names: Iterable[str]) -> str:
     """The list of all classes."""
     lines = [f"- [{name}]({name}.md): {read_written(name).title}" for name in names]
     intro = (
-        "A failed change names its class in brackets; `fab docs CLASS` prints its page. Made by `make docs`, from the agent's signatures, from "
-        "what `orchestrator/reference/failures/` says and from the cases of its tests."
+        "A failed change names its class in brackets; `fab docs CLASS` prints its page. Made by `make docs`, from the agent's signatures, "
+        "from what `orchestrator/reference/failures/` says and from the cases of its tests."
     )
     return "\n".join(["# Classes of failure", "", intro, "", *lines]) + "\n"
 

@@ -9,7 +9,6 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -59,7 +58,11 @@ def fields_of(model: type[BaseModel]) -> list[Described]:
         LookupError: one has no meaning beside it in the source.
     """
     given = GIVEN.get(model, frozenset())
-    return [_described(model, name, info) for name, info in model.model_fields.items() if name not in given]
+    known = {**meanings(MEANT_BY.get(model, model)), **meanings(model)}
+    lacking = [name for name in model.model_fields if name not in known and name not in given]
+    if lacking:
+        raise LookupError(f"{model.__name__} says nothing of {', '.join(lacking)}: write a docstring below each")
+    return [_described(name, info, known[name]) for name, info in model.model_fields.items() if name not in given]
 
 
 def models_below(model: type[BaseModel]) -> list[type[BaseModel]]:
@@ -77,10 +80,7 @@ def _models_in(kind: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(kind) for model in _models_in(part)]
 
 
-def _described(model: type[BaseModel], name: str, info: FieldInfo) -> Described:
-    meaning = next((found for source in (model, MEANT_BY.get(model, model)) if (found := meanings(source).get(name))), None)
-    if meaning is None:
-        raise LookupError(f"{model.__name__}.{name} has no meaning in the source: write a docstring below it")
+def _described(name: str, info: FieldInfo, meaning: str) -> Described:
     return Described(info.alias or name, kind_of(info.annotation, info.metadata), _default(info), meaning)
 
 
@@ -145,7 +145,6 @@ def _words_of(check: Callable[..., Any]) -> str:
     return as_markdown(sentence[0].lower() + sentence[1:] if sentence[1:2].islower() or sentence[1:2] == " " else sentence)
 
 
-@cache
 def meanings(described: type[object]) -> Mapping[str, str]:
     """Field -> its docstring, or what the class's ``Attributes:`` say of it; those of base classes too."""
     found: dict[str, str] = {}
