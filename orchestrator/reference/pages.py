@@ -74,7 +74,7 @@ def sections_with(key: str) -> list[str]:
 
 
 def resembling(name: str, names: Sequence[str]) -> list[str]:
-    """Topics whose names come near to one that is none, or hold it."""
+    """Topics whose names hold one that is none, or come near to it."""
     wanted = name.lower().replace(" ", "_")
     near = difflib.get_close_matches(wanted, names, n=3)
-    return list(dict.fromkeys([*near, *(known for known in names if wanted in known)]))
+    return list(dict.fromkeys([*(known for known in names if wanted in known), *near]))
