@@ -39,9 +39,13 @@ def docs(call: Call, topics: str = "", json: bool = False) -> None:
     )
 
 
+_MOST_NAMED = 5
+
+
 def _unknown(name: str, known: list[str]) -> UsageError:
-    """A key of a section is as good as its name to somebody who has only seen the key."""
-    from orchestrator.reference.pages import resembling, sections_with
+    """Somebody may have seen a key, a verb, or only a word."""
+    from orchestrator.cli.tasks import namespace
+    from orchestrator.reference.pages import mentioning, resembling, sections_with
 
     message = f"there is no page {name!r}"
     with_key = sections_with(name)
@@ -49,7 +53,9 @@ def _unknown(name: str, known: list[str]) -> UsageError:
         return UsageError(
             f"{message}, but a key of that name", evidence=[f"in: {', '.join(with_key)}"], next_step=f"fab docs {with_key[0]}"
         )
-    near = resembling(name, known)
-    if near:
-        return UsageError(message, evidence=[f"near it: {', '.join(near)}"], next_step=f"fab docs {near[0]}")
+    if name in namespace.task_names:
+        return UsageError(f"{message}, but a verb of that name", next_step=f"fab {name} --help")
+    for how, found in (("near it", resembling(name, known)), ("that speak of it", mentioning(name))):
+        if found:
+            return UsageError(message, evidence=[f"{how}: {', '.join(found[:_MOST_NAMED])}"], next_step=f"fab docs {found[0]}")
     return UsageError(message, next_step="fab docs")

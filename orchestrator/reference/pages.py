@@ -73,8 +73,15 @@ def sections_with(key: str) -> list[str]:
     return [topic.name for topic in topics().values() if topic.kind == "section" and line.search(topic.text)]
 
 
+def mentioning(word: str) -> list[str]:
+    """The topics that speak of a word, those that do so most often first."""
+    spoken = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
+    counted = {topic.name: len(spoken.findall(topic.text)) for topic in topics().values()}
+    return sorted((name for name, count in counted.items() if count), key=lambda name: -counted[name])
+
+
 def resembling(name: str, names: Sequence[str]) -> list[str]:
     """Topics whose names hold one that is none, or come near to it."""
     wanted = name.lower().replace(" ", "_")
-    near = difflib.get_close_matches(wanted, names, n=3)
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.7)
     return list(dict.fromkeys([*(known for known in names if wanted in known), *near]))

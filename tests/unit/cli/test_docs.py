@@ -61,6 +61,23 @@ def test_a_name_that_is_none_leads_to_the_nearest(orchestrator: FrontEnd, given:
     assert f"next: fab docs {meant}\n" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "said", "next_step"),
+    [
+        ("relaunch", "a verb of that name", "fab relaunch --help"),
+        ("lock.acquire", "a verb of that name", "fab lock.acquire --help"),
+        ("deadlines", "that speak of it: policy", "fab docs policy"),
+        ("fuser", "that speak of it: jit_lock", "fab docs jit_lock"),
+        ("xyzzy", "no page 'xyzzy'", "fab docs"),
+    ],
+)
+def test_a_verb_or_a_word_leads_somewhere_too(orchestrator: FrontEnd, given: str, said: str, next_step: str) -> None:
+    ended = orchestrator.run("docs", given)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stderr.endswith(f"next: {next_step}\n")
+
+
 def test_as_json(orchestrator: FrontEnd) -> None:
     listed = json.loads(orchestrator.run("docs", "--json").stdout)["topics"]
     assert {item["name"]: item["kind"] for item in listed}["hang"] == "failure"

@@ -141,7 +141,7 @@ def test_there_is_an_example_of_each_section_and_no_other() -> None:
 
 
 def test_every_model_belongs_to_one_section() -> None:
-    roots = (Host, Service, *ROOTS.values())
+    roots: list[type[BaseModel]] = [Host, Service, *ROOTS.values()]
     held = [model for models in SECTION_MODELS.values() for model in models]
     assert sorted(held, key=str) == sorted({model for root in roots for model in models_below(root)}, key=str)
 
