@@ -36,7 +36,7 @@ def topic_blocks(topics: Iterable[Topic], width: int) -> list[Block]:
 
 
 def _example(text: str) -> list[Block]:
-    return [Line(line, "quiet" if line.lstrip().startswith("#") else "", whole=True) for line in text.splitlines()]
+    return [Line(line, "" if line.lstrip().startswith("#") else "strong", whole=True) for line in text.splitlines()]
 
 
 def page_blocks(text: str, width: int) -> list[Block]:

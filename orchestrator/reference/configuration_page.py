@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
@@ -10,7 +11,7 @@ from orchestrator.agent.load_limits import COLD_LOAD, WARM_LOAD
 from orchestrator.config import models, playbook, playbook_words, sweep, tuning
 from orchestrator.config.sections import SECTIONS
 from orchestrator.reference.model_fields import Described, fields_of, models_below, title_of
-from orchestrator.reference.pages import EXAMPLES
+from orchestrator.reference.pages import EXAMPLES, first_paragraph
 from orchestrator.reference.pages import title_of as title_of_example
 
 SECTION_MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
@@ -69,7 +70,7 @@ def _linked(text: str) -> str:
 
 def _file_of(name: str) -> str:
     """The first words of an example."""
-    return _example(name).removeprefix("# ").partition(":")[0].partition(",")[0]
+    return re.split("[:, ]", first_paragraph(_example(name)), maxsplit=1)[0]
 
 
 def _table(fields: list[Described]) -> str:

@@ -39,15 +39,20 @@ class Topic:
 
 
 def title_of(text: str) -> str:
-    """Of an example what its first line says behind the file, of a page the first line that is no heading."""
-    first, _, rest = text.partition("\n")
-    if ".yml" in first:
-        return _sentence(first.partition(": ")[2])
-    return next((line.removesuffix(".") for line in rest.splitlines() if line), "")
+    """Of an example what its first paragraph says behind the file, of a page the first line that is no heading."""
+    if not text.startswith(_HEADING_OF_A_FILE):
+        return next((line.removesuffix(".") for line in text.splitlines()[1:] if line), "")
+    _, _, said = first_paragraph(text).partition(": ")
+    return said.partition(". ")[0].removesuffix(".")
 
 
-def _sentence(text: str) -> str:
-    return text.partition(". ")[0].removesuffix(".")
+_HEADING_OF_A_FILE = ("# inventory/", "# playbooks/")
+"""How examples begin: with the file that they are of."""
+
+
+def first_paragraph(example: str) -> str:
+    """The comment that an example begins with, up to its first empty line, on one line."""
+    return " ".join(line.removeprefix("# ") for line in example.partition("\n#\n")[0].splitlines())
 
 
 def documents() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pydantic import BaseModel, Field
 from orchestrator import errors
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.failure_signatures import SIGNATURES
+from orchestrator.cli.verbs import verb_flags
+from orchestrator.config.playbook_files import playbook_paths
 from orchestrator.config.playbook_words import EXIT_VERDICTS, FINDINGS
 from orchestrator.reference import pages
 from orchestrator.reference.__main__ import made_pages
@@ -164,3 +167,35 @@ def test_a_name_that_is_none_leads_to_those_that_resemble_it() -> None:
     names = list(pages.topics())
     assert pages.resembling("out of memory", names)[0] == "out_of_memory"
     assert "exit-codes" in pages.resembling("exit", names)
+
+
+def test_the_title_of_an_example_is_its_first_sentence_without_the_file() -> None:
+    titles = {name: topic.title for name, topic in pages.topics().items() if topic.kind == "section"}
+    assert titles["policy"] == "the deadlines and thresholds of a relaunch, launch and teardown"
+    assert titles["sweep"] == "what `fab sweep --file NAME` tries"
+    assert all(titles.values())
+
+
+def commands_named() -> Iterator[tuple[str, list[str]]]:
+    """Every command of ours that a page, an example, or what is written of a class tells somebody to type, with where."""
+    texts = [*pages.topics().values()]
+    for topic in texts:
+        for quoted in re.findall(r"`fab ([^`]+)`", " ".join(topic.text.split())):
+            yield topic.name, quoted.split(";")[0].split()
+
+
+def test_every_command_that_is_named_exists() -> None:
+    verbs = verb_flags()
+    runbooks = playbook_paths(None)
+    named = list(commands_named())
+    assert len(named) > 50
+    for where, (verb, *words) in named:
+        if verb == "runbook":
+            assert words[0] in {*runbooks, "NAME"}, (where, words)
+            continue
+        assert verb in verbs, (where, verb)
+        flags = verbs[verb].switches | verbs[verb].values
+        for word in words:
+            assert not word.startswith("--") or word[2:] in flags, (where, verb, word)
+        if verb == "docs" and words:
+            assert words[0] in {*pages.topics(), "SECTION", "CLASS"}, (where, words)
