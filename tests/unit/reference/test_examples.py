@@ -51,8 +51,13 @@ class Found:
 
     @property
     def has_its_meaning(self) -> bool:
-        beside = re.search(r"\S.* # \S", self.lines[self.line])
-        return beside is not None or re.match(r"\s*# \S", self.lines[self.line - 1]) is not None
+        """Whether the comment above says more than whether it may be left out."""
+        above: list[str] = []
+        for line in reversed(self.lines[: self.line]):
+            if re.match(r"\s*# \S", line) is None:
+                break
+            above.insert(0, line.strip(" #"))
+        return bool(above) and not above[0].startswith(("Required", "Left out"))
 
 
 def documents(section: str) -> list[str]:
