@@ -12,6 +12,7 @@ from orchestrator.agent.batch_runs import BatchRuns, Load, NoEndpointError, Run
 from orchestrator.agent.capacity import Known
 from orchestrator.agent.clock import Deadline, steady
 from orchestrator.agent.covariates import covariates
+from orchestrator.agent.disagreement import disagreements
 from orchestrator.agent.http import Client, HttpError
 from orchestrator.agent.journal import order_status
 from orchestrator.agent.launch_files import find_account
@@ -196,7 +197,7 @@ class _Measurement:
             tokens_per_second_per_stream=interval([item.tokens_per_second_per_stream for item in counted]),
             tokens_per_second=interval([item.tokens_per_second for item in counted]),
             own_words=own,
-            disagreements=server_word.disagreements(size, own),
+            disagreements=disagreements(size, own, [item.timing for item in timed]),
             remarks=_remarks(counted),
         )
 
