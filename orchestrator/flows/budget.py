@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.agent import sglang, wire
-from orchestrator.agent.wire_budget import BudgetReport, BudgetRequest
+from orchestrator.agent.wire_budget import BESIDE_WEIGHTS, LEFT_TO_SERVER, BudgetReport, BudgetRequest
 from orchestrator.agent.wire_measure import MeasureReport
 from orchestrator.errors import AgentError, InvalidTimingError, RefusedError, UsageError
 from orchestrator.flows.measure import reasons
@@ -52,6 +52,8 @@ def budget(target: Target, measured: MeasureReport, seconds: float, observer: Ob
     request = _request(target, measured, seconds)
     with connect(target) as agent:
         observer.note(f"timing {len(request.gemms)} multiplications of {target.service.name} in {target.place}, beside its idle server")
+        if request.device == "cuda":
+            observer.note(_room(request))
         for event in agent.call("budget", request, seconds + _MORE_SECONDS):
             if event.kind == wire.EventKind.PROGRESS:
                 observer.progress(decoded(wire.Progress, event))
@@ -60,6 +62,11 @@ def budget(target: Target, measured: MeasureReport, seconds: float, observer: Ob
                 doubts = [*timed.disturbed, *(f"the measured step: {reason}" for reason in reasons(measured.invalid))]
                 return Budgeted(measured, timed, step_budgets(measured, timed, Given.of(target.service)), doubts)
     raise AgentError("the agent stopped timing without a result")
+
+
+def _room(request: BudgetRequest) -> str:
+    taken, left = (size / (1 << 30) for size in (request.memory + BESIDE_WEIGHTS, LEFT_TO_SERVER))
+    return f"it takes up to {taken:.3g} GiB of each GPU meanwhile, and is refused where less than {left:.3g} GiB would be left to a server"
 
 
 def _request(target: Target, measured: MeasureReport, seconds: float) -> BudgetRequest:
