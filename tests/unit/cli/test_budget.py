@@ -102,6 +102,17 @@ def test_show_has_it_as_the_verb_has_shown_it(box: Box, gpu: str, kept: bool) ->
     assert ("decode of glm5" in shown.out) != kept
 
 
+def test_the_report_has_it_beside_the_timing(box: Box) -> None:
+    box.run(agent(), "budget")
+    out = box.folder / "page.html"
+
+    made = box.run(agent(), "report", "--out", str(out), "--json").document
+
+    assert (made["timings"], made["changes"], made["accounts"]) == (1, 0, 1)
+    assert "parts timed alone on 2 x NVIDIA H200" in out.read_text(encoding="utf-8")
+    assert "1 timing, 0 changes and 1 account are in" in box.run(agent(), "report", "--out", str(out)).out
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

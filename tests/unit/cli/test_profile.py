@@ -79,6 +79,18 @@ def test_show_has_it_as_the_verb_has_shown_it_without_the_traces(box: Box) -> No
     assert [rank["trace"] for rank in account["ranks"]] == list(NAMES)
 
 
+def test_the_report_has_it_where_nothing_else_was_run(box: Box) -> None:
+    box.run(agent(), "profile", "--batch", "4")
+    out = box.folder / "page.html"
+
+    made = box.run(agent(), "report", "--out", str(out), "--json").document
+
+    assert (made["timings"], made["changes"], made["accounts"]) == (0, 0, 1)
+    page = out.read_text(encoding="utf-8")
+    assert "not known what it is for: mystery_kernel" in page
+    assert "Where a step" in page
+
+
 def test_as_json(box: Box) -> None:
     document = box.run(agent(), "profile", "--batch", "4", "--json").document
 
