@@ -106,5 +106,8 @@ def test_adopt_prints_or_plans_or_writes(box: Box) -> None:
     assert "what it answered lies with it: later launches and timings are held against it" in told
     assert "greedy output: 2 of 3 outputs decayed" in told
     assert "fixed texts" not in told
+    (services / "new.yml").unlink()
+    again = FakeAgent(adopt=[answer(found()), answer(kept)], preflight=[answer(preflight(differences=[]))])
+    assert box.run(again, *words, "--yes", "--json").document["answers_kept"] is True
     none = box.run(FakeAgent(adopt=[answer(found(rollback="its Python is gone"))], preflight=[answer(preflight())]), *words, "--plan")
     assert "rollback: none: its Python is gone" in none.out
