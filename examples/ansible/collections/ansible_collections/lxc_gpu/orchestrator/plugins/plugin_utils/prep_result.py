@@ -12,7 +12,7 @@ _WRITTEN = {"changed", "would_change"}
 _LEFT = {"failed", "not_settable", "told"}
 """Outcomes of a knob that is not as it should be, and will not be after another run either."""
 _ORIGINAL = "(its original value)"
-"""A plan of a revert names no values: what they are is kept on the host."""
+"""Where items of a knob had different ones, the plan of a revert names none: they are kept on the host."""
 
 
 def prep_result(answer: Answer) -> dict[str, Any]:

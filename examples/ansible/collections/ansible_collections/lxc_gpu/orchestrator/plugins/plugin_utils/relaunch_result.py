@@ -22,7 +22,7 @@ def relaunch_result(answer: Answer, *, attached_to: str | None = None) -> dict[s
     """
     plan, order = answer.document.get("plan"), answer.document.get("result")
     told = {"attached_to": attached_to, "run": answer.document.get("run"), **_planned(plan), **_ordered(order)}
-    if answer.exit_code == REFUSED and plan is not None and plan["changes_nothing"]:
+    if answer.exit_code == REFUSED and plan is not None and plan.get("changes_nothing"):
         return {**told, "changed": order is not None, "exit_code": 0, **_already(plan)}
     if order is not None:
         return {**told, "changed": order["state"] != "REFUSED", **_ended(answer, order)}
