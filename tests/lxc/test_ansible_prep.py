@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.lxc.prepared import PROFILE
 from tests.rig.bare_host import BareHost, start_hosts
@@ -98,3 +99,24 @@ def test_who_keeps_a_host_is_told(hosts: list[BareHost], inventory: Path, tmp_pa
     played.one("ok")
     history = hosts[0].path("/var/lib/orchestrator/.host/history.jsonl").read_text(encoding="utf-8")
     assert "Ansible: prep; AWX job 17 of alice; firmware" in history
+
+
+def test_ansibles_own_modules_log_in_by_the_programs_inventory(inventory: Path, tmp_path: Path) -> None:
+    source = tmp_path / "rig.orchestrator.yml"
+    text = {"plugin": "lxc_gpu.orchestrator.hosts", "folder": "inventory", "groups": {"machines": "orchestrator_tuning is defined"}}
+    source.write_text(yaml.safe_dump(text), encoding="utf-8")
+    tasks = [{"ansible.builtin.raw": "cat /proc/sys/kernel/numa_balancing"}, {"lxc_gpu.orchestrator.doctor": {}}]
+    playbook = tmp_path / "play.yml"
+    playbook.write_text(yaml.safe_dump([{"hosts": "machines", "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
+    controller = Controller(tmp_path / "controller", Path("/nonexistent"), [], {"ANSIBLE_SSH_ARGS": "-F none -o ControlMaster=no"})
+
+    played = controller.play(playbook, "-i", str(source))
+
+    raw = {item.host: item.result["stdout"].strip() for item in played.results if item.action == "ansible.builtin.raw"}
+    assert raw == {"h0": "1", "h1": "1"}, played.output
+    assert sorted(item.host for item in played.ours) == ["h0", "h1"]
+    assert all(item.result["passed"] for item in played.ours), "and the actions are told where the inventory is"
+
+    (inventory / "hosts.yml").write_text("hosts:\n  h0: {adress: 127.0.0.1}\n", encoding="utf-8")
+    broken = controller.play(playbook, "-i", str(source))
+    assert "hosts.yml:2: hosts.h0.adress" in broken.output

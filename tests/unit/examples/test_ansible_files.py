@@ -81,3 +81,11 @@ def test_nothing_of_the_program_is_imported(path: Path) -> None:
         )
     ]
     assert not [name for name in names if name.split(".")[0] == "orchestrator"]
+
+
+def test_the_inventory_plugins_example_is_its_file() -> None:
+    shipped = yaml.safe_load((EXAMPLES / "gpus.orchestrator.yml").read_text(encoding="utf-8"))
+    plugin = importlib.import_module(f"{PLUGINS}.inventory.hosts")
+    assert yaml.safe_load(plugin.EXAMPLES) == shipped
+    assert shipped["plugin"] in yaml.safe_load(plugin.DOCUMENTATION)["options"]["plugin"]["choices"]
+    assert (EXAMPLES / shipped["folder"]).resolve() == REPOSITORY / "inventory"
