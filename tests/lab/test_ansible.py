@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 import signal
 import socket
@@ -177,7 +176,7 @@ def test_secrets_reach_the_program_by_the_tasks_environment_and_nothing_else(ope
 
     without = controller.play(controller.task("relaunch", options), "--check").one("failed")
     task = controller.task("relaunch", options, environment={"LAB_API_KEY": SECRET})
-    played = controller.play(task, "--check", "-vvv")
+    played = controller.play(task, "--check", "-vvvvv")
 
     assert without["exit_code"] == 2
     assert "LAB_API_KEY" in str(without["evidence"]) + without["msg"]
@@ -195,9 +194,21 @@ def test_what_can_not_be_had_is_told_before_anything_is_asked(controller: Contro
     assert "persists" in misspelt["msg"]
 
 
+def test_a_task_that_runs_out_of_time_ends_its_program_by_a_signal_that_it_may_answer(controller: Controller, tmp_path: Path) -> None:
+    program, said = tmp_path / "orchestrator", tmp_path / "said"
+    program.write_text(
+        f"#!/bin/sh\ntrap 'echo leaving it to the box > {said}; exit 143' TERM\necho begun >&2\nwhile :; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    task = controller.task("relaunch", {"backend": "marlin", "executable": str(program)}, timeout=4)
+    failed = controller.play(task).one("failed")
+    assert "timed out" in failed["msg"].lower()
+    assert said.read_text() == "leaving it to the box\n"
+
+
 def test_a_program_that_ends_without_an_answer_is_quoted(controller: Controller, tmp_path: Path) -> None:
     program = tmp_path / "orchestrator"
     program.write_text("#!/bin/sh\necho No module named pydantic >&2\nexit 1\n")
-    os.chmod(program, 0o755)
+    program.chmod(0o755)
     failed = controller.play(controller.task("prep", {"executable": str(program)})).one("failed")
     assert (failed["exit_code"], failed["evidence"]) == (1, ["No module named pydantic"])
