@@ -92,7 +92,10 @@ def test_a_rollback_is_a_failure_with_its_class_its_evidence_and_what_serves(ser
 
 
 @pytest.mark.slow
-def test_when_ansible_is_ended_the_change_goes_on_and_the_same_task_again_watches_it(served: Operator, controller: Controller) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_when_ansible_is_ended_the_change_goes_on_and_the_same_task_again_watches_it(
+    number: signal.Signals, served: Operator, controller: Controller
+) -> None:
     folder = state(served.layout)
     before = folder.order_ids()
     words = ("relaunch.yml", "-e", f"backend={other_backend(served)}", *QUICKLY)
@@ -101,7 +104,7 @@ def test_when_ansible_is_ended_the_change_goes_on_and_the_same_task_again_watche
     assert wait_until(lambda: len(folder.order_ids()) > len(before), Deadline(PATIENCE))
     order_id = folder.order_ids()[-1]
     wait_for_state(folder, order_id, "CHECKED")
-    first.send_signal(signal.SIGINT)
+    first.send_signal(number)
     output, _ = first.communicate(timeout=30)
     assert first.returncode not in (0, 2), output
     second = controller.play(*words).one("ok")

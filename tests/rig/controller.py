@@ -42,8 +42,8 @@ class Played:
 
     @property
     def ours(self) -> list[TaskResult]:
-        """The results of our own actions."""
-        return [item for item in self.results if item.action.startswith("lxc_gpu.orchestrator.")]
+        """The results of our own actions, host by host; which of several hosts ends first is chance."""
+        return sorted((item for item in self.results if item.action.startswith("lxc_gpu.orchestrator.")), key=lambda item: item.host)
 
     def one(self, outcome: str) -> dict[str, Any]:
         """The result of the one task of ours.

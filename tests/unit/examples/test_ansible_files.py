@@ -23,10 +23,21 @@ def documented(name: str, part: str = "DOCUMENTATION") -> Any:
     return yaml.safe_load(vars(importlib.import_module(f"{PLUGINS}.modules.{name}"))[part])
 
 
+def documented_options(name: str) -> dict[str, Any]:
+    """The module's own options and those of the fragments that it names."""
+    found: dict[str, Any] = {}
+    for named in documented(name)["extends_documentation_fragment"]:
+        fragment, _, part = named.removeprefix("lxc_gpu.orchestrator.").partition(".")
+        shared = importlib.import_module(f"{PLUGINS}.doc_fragments.{fragment}").ModuleDocFragment
+        found |= yaml.safe_load(getattr(shared, part.upper() or "DOCUMENTATION"))["options"]
+    found |= documented(name)["options"]
+    return found
+
+
 @pytest.mark.parametrize("name", ACTIONS)
 def test_the_options_are_those_that_are_documented(name: str) -> None:
     options = importlib.import_module(f"{PLUGINS}.action.{name}").ActionModule.OPTIONS
-    described = documented(name)["options"]
+    described = documented_options(name)
     spec = [{key: value for key, value in option.items() if key != "description"} for option in described.values()]
     assert list(described) != []
     assert dict(zip(described, spec, strict=True)) == options
@@ -34,7 +45,7 @@ def test_the_options_are_those_that_are_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_documentation_and_examples_are_yaml_whose_options_exist(name: str) -> None:
-    options = set(documented(name)["options"])
+    options = set(documented_options(name))
     assert documented(name)["module"] == name
     assert {"exit_code", "msg", "evidence", "next_step"} <= set(documented(name, "RETURN"))
     used = [task for play in documented(name, "EXAMPLES") for task in play.get("tasks", [play])]
@@ -47,7 +58,7 @@ def test_documentation_and_examples_are_yaml_whose_options_exist(name: str) -> N
 def test_each_playbook_uses_options_that_exist(name: str) -> None:
     (play,) = yaml.safe_load((EXAMPLES / f"{name}.yml").read_text(encoding="utf-8"))
     assert play["gather_facts"] is False, "Ansible itself needs no connection"
-    assert set(play["tasks"][0][f"lxc_gpu.orchestrator.{name}"]) <= set(documented(name)["options"])
+    assert set(play["tasks"][0][f"lxc_gpu.orchestrator.{name}"]) <= set(documented_options(name))
 
 
 def test_the_collection_is_the_programs_version_and_names_all_actions() -> None:

@@ -8,30 +8,10 @@ short_description: Diagnose host, container and service
 description:
   - Asks the host, its container and the service how they are, and changes nothing.
   - Fails where a relaunch would be refused. Checks that warn are Ansible's warnings.
+extends_documentation_fragment:
+  - lxc_gpu.orchestrator.options
+  - lxc_gpu.orchestrator.options.service
 options:
-  host:
-    description:
-      - The host's name in the program's inventory (hosts.yml), never an address.
-      - Else the variable C(orchestrator_host), else C(inventory_hostname).
-    type: str
-  inventory:
-    description:
-      - Folder of the program's inventory on the controller. A relative one counts from the playbook's folder.
-      - Else the variable C(orchestrator_inventory), else what the program finds by itself (E(ORCHESTRATOR_INVENTORY), ./inventory).
-    type: path
-  executable:
-    description:
-      - The program C(orchestrator) on the controller; else the one beside Ansible's own Python, else the one on the E(PATH).
-    type: path
-  runs:
-    description:
-      - Folder on the controller for what a run leaves (plan, events, journal, log). A relative one counts from the playbook's folder.
-      - Else E(ORCHESTRATOR_RUNS), else C(runs) in the working directory.
-    type: path
-  service:
-    description:
-      - The service's name in the program's inventory; not needed when the host has one.
-    type: str
   backend:
     description:
       - Backend profile to check for; else the service's own.
@@ -46,8 +26,6 @@ attributes:
   async:
     support: none
     description: It takes seconds.
-author:
-  - the authors of lxc-gpu-orchestrator
 """
 
 EXAMPLES = r"""

@@ -9,35 +9,10 @@ description:
   - Compares the knobs of a tuning profile (NUMA balancing, the CPU governor, MaxReadReq and the like) with the host, sets what differs,
     and reads every value back. A second run changes nothing.
   - What can't be set or proven from there fails the task, exit code 8, with the commands by hand.
+extends_documentation_fragment:
+  - lxc_gpu.orchestrator.options
+  - lxc_gpu.orchestrator.options.wait
 options:
-  host:
-    description:
-      - The host's name in the program's inventory (hosts.yml), never an address.
-      - Else the variable C(orchestrator_host), else C(inventory_hostname).
-    type: str
-  inventory:
-    description:
-      - Folder of the program's inventory on the controller. A relative one counts from the playbook's folder.
-      - Else the variable C(orchestrator_inventory), else what the program finds by itself (E(ORCHESTRATOR_INVENTORY), ./inventory).
-    type: path
-  executable:
-    description:
-      - The program C(orchestrator) on the controller; else the one beside Ansible's own Python, else the one on the E(PATH).
-    type: path
-  runs:
-    description:
-      - Folder on the controller for what a run leaves (plan, events, journal, log). A relative one counts from the playbook's folder.
-      - Else E(ORCHESTRATOR_RUNS), else C(runs) in the working directory.
-    type: path
-  reason:
-    description:
-      - Why, for the record on the box. What asked for it stands before it, with AWX's job and user.
-    type: str
-  wait:
-    description:
-      - Seconds to wait for an order at work. A person's lock is never waited for.
-    type: float
-    default: 0.0
   profile:
     description:
       - Tuning profile, instead of the host's own.
@@ -65,8 +40,6 @@ attributes:
   async:
     support: none
     description: It takes seconds.
-author:
-  - the authors of lxc-gpu-orchestrator
 """
 
 EXAMPLES = r"""

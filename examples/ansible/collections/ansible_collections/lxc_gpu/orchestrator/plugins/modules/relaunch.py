@@ -10,39 +10,11 @@ description:
   - A supervisor on the box does it. When the task, Ansible or the controller is ended, the change goes on there to a safe end; the same
     task again watches it to its end instead of failing.
   - Where the server already is what was asked for, nothing is changed.
+extends_documentation_fragment:
+  - lxc_gpu.orchestrator.options
+  - lxc_gpu.orchestrator.options.service
+  - lxc_gpu.orchestrator.options.wait
 options:
-  host:
-    description:
-      - The host's name in the program's inventory (hosts.yml), never an address.
-      - Else the variable C(orchestrator_host), else C(inventory_hostname).
-    type: str
-  inventory:
-    description:
-      - Folder of the program's inventory on the controller. A relative one counts from the playbook's folder.
-      - Else the variable C(orchestrator_inventory), else what the program finds by itself (E(ORCHESTRATOR_INVENTORY), ./inventory).
-    type: path
-  executable:
-    description:
-      - The program C(orchestrator) on the controller; else the one beside Ansible's own Python, else the one on the E(PATH).
-    type: path
-  runs:
-    description:
-      - Folder on the controller for what a run leaves (plan, events, journal, log). A relative one counts from the playbook's folder.
-      - Else E(ORCHESTRATOR_RUNS), else C(runs) in the working directory.
-    type: path
-  service:
-    description:
-      - The service's name in the program's inventory; not needed when the host has one.
-    type: str
-  reason:
-    description:
-      - Why, for the record on the box. What asked for it stands before it, with AWX's job and user.
-    type: str
-  wait:
-    description:
-      - Seconds to wait for an order at work. A person's lock is never waited for.
-    type: float
-    default: 0.0
   backend:
     description:
       - Backend profile, with overlays if wanted, such as C(flashinfer_cutedsl) or C(flashinfer_cutedsl+ep8).
@@ -83,8 +55,6 @@ attributes:
   async:
     support: none
     description: Not needed, as the change is carried out on the box. Whoever ends the wait (C(timeout), Ctrl-C) runs the task again later.
-author:
-  - the authors of lxc-gpu-orchestrator
 """
 
 EXAMPLES = r"""
