@@ -23,8 +23,8 @@ class FoundServer:
     """What is written down of a server.
 
     `flags` maps its options as written to the parser's names; `secrets` are SGLang arguments, `secret_variables` names in its
-    environment; `kept` how many more variables stay on the box. `backend_flags` are those of `arguments` that come from `backend` and are not
-    written.
+    environment; `kept` how many more variables stay on the box. `backend_flags` are those of `arguments` that come
+    from `backend`; they are not written.
     """
 
     name: str

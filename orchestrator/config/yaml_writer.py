@@ -14,7 +14,12 @@ _COMMENT_COLUMN = 36
 
 def commented_line(key: str, value: object, comment: str, indentation: int = 0) -> str:
     """``key: value   # comment``."""
-    return f"{' ' * indentation}{f'{key}: {yaml_value(value)}':<{_COMMENT_COLUMN}} # {comment}"
+    return f"{' ' * indentation}{f'{key}: {yaml_value(value)}':<{_COMMENT_COLUMN}} {comment_line(comment)}"
+
+
+def comment_line(text: str) -> str:
+    """A comment that is one line for every reader of YAML, whatever a machine calls itself (U+0085 and U+2028 end a line too)."""
+    return "# " + "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def yaml_value(value: object) -> str:

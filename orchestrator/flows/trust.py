@@ -50,6 +50,7 @@ def trust(
     *,
     replace: bool = False,
     container_only: bool = False,
+    keep_known: bool = False,
 ) -> Trusted:
     """Show the keys of every login that work on `host` goes through, and pin those that `confirm` agrees to.
 
@@ -58,6 +59,7 @@ def trust(
 
     Args:
         container_only: leave out the host's own login, where the container has one of its own and does not need it.
+        keep_known: pin without a question also what is trusted by OpenSSH's own file alone, so that the inventory holds it.
 
     Raises:
         RefusedError: `confirm` did not agree.
@@ -71,14 +73,14 @@ def trust(
         try:
             if endpoint.jump in failed:
                 raise ConnectError(f"{endpoint.label}: not asked, as the way to it leads through {endpoint.jump.label}")
-            found.offers.append(_trust_one(inventory, endpoint, confirm, replace=replace))
+            found.offers.append(_trust_one(inventory, endpoint, confirm, replace=replace, keep_known=keep_known))
         except (ConnectError, HostKeyError) as error:
             failed.add(endpoint)
             found.failures.append(error)
     return found
 
 
-def _trust_one(inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offer], bool], *, replace: bool) -> Offer:
+def _trust_one(inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offer], bool], *, replace: bool, keep_known: bool) -> Offer:
     """One login.
 
     Raises:
@@ -100,6 +102,8 @@ def _trust_one(inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offe
         raise changed_keys(endpoint, keys, replaced)
     fingerprints = [describe_key(key) for key in keys]
     offer = Offer(endpoint.label, endpoint.where, fingerprints, trusted, [describe_key(item.key) for item in replaced], [])
+    if trusted and keep_known and not known_keys(endpoint, files[:1]):
+        offer.pinned.extend(pin(inventory.known_hosts, endpoint, keys))
     if not trusted:
         if not confirm(offer):
             raise RefusedError(f"the key of {endpoint.where} was not accepted; nothing was pinned for it")
