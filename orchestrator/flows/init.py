@@ -60,7 +60,7 @@ def find_machine(answers: Answers, around: Surroundings, inventory: Provisional,
     host = known or init_parts.first_model(answers, login, around.existing, jumps)
     inventory = replace(inventory, hosts={**inventory.hosts, **{item.name: item for item in init_parts.models(jumps)}, host.name: host})
     try:
-        _trust(inventory, host, around.observer, confirm)
+        offers = _trust(answers, inventory, host, around.observer, confirm)
         host, report, remarks = _look_around(answers, around, inventory, host, known=known is not None)
     except UnreachableError as error:
         raise _advised(error, answers, login) from error
@@ -71,7 +71,7 @@ def find_machine(answers: Answers, around: Surroundings, inventory: Provisional,
         entry = init_parts.entry_of(answers, around, host, report, place, jumps, login)
         entries = [*jumps, entry]
         host = init_parts.models([entry])[0]
-    return Machine(host, report, seen, place, entries, known is not None, remarks)
+    return Machine(host, report, seen, place, entries, known is not None, offers, remarks)
 
 
 def _login(answers: Answers) -> Login:
@@ -81,12 +81,13 @@ def _login(answers: Answers) -> Login:
     return with_keys(login, usual_keys(), agent=agent_holds_keys())
 
 
-def _trust(inventory: Inventory, host: Host, observer: Observer, confirm: Callable[[Offer], bool]) -> None:
+def _trust(answers: Answers, inventory: Inventory, host: Host, observer: Observer, confirm: Callable[[Offer], bool]) -> list[Offer]:
     from orchestrator.flows.trust import trust
 
-    found = trust(inventory, host, observer, confirm, keep_known=True)
+    found = trust(inventory, host, observer, confirm, keep_known=True, only=answers.fingerprints)
     if found.failures:
         raise found.failures[0]
+    return found.offers
 
 
 def _look_around(

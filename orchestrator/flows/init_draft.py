@@ -19,6 +19,7 @@ from orchestrator.flows.target import Connect, Target, connect
 
 if TYPE_CHECKING:
     from orchestrator.config import Host
+    from orchestrator.flows.trust import Offer
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Answers:
     address: str
     name: str | None = None
     identity_files: Sequence[str] = ()
+    fingerprints: Sequence[str] = ()
+    """Of host keys, compared elsewhere."""
     become: str | None = None
     container: str | None = None
     port: int | None = None
@@ -59,9 +62,9 @@ class Draft:
     Attributes:
         inventory: the inventory as it would be.
         target: the service; None where none would be in it.
-        login_only: the machine is in the inventory already, and its entry stays as it is.
         paste: the entry for hosts.yml, where that can't be written without touching somebody's lines.
         unfinished: a service file that is no valid one yet, and so is not written.
+        offers: the host keys, as they were accepted.
         serves: whether a server runs, so that a relaunch can be planned.
     """
 
@@ -72,6 +75,7 @@ class Draft:
     target: Target | None
     seen: list[Seen]
     serves: bool
+    offers: list[Offer] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     paste: str = ""
     unfinished: str = ""
@@ -114,4 +118,5 @@ class Machine:
     place: Seen
     entries: list[HostEntry]
     known: bool
+    offers: list[Offer]
     remarks: list[str]

@@ -155,8 +155,6 @@ def assemble(answers: Answers, around: Surroundings, inventory: Provisional, mac
     remarks = list(machine.remarks)
     entries = machine.entries
     tuning = [] if machine.known else _tuning(answers, around, machine, remarks)
-    if not machine.known and entries[-1].tuning is None:
-        entries = entries[:-1]
     files = [*_backends(around.directory, around.existing, remarks), *tuning]
     hosts_text = read(around.directory / "hosts.yml")
     text = with_entries(hosts_text, entries) if entries else None
@@ -172,8 +170,19 @@ def assemble(answers: Answers, around: Surroundings, inventory: Provisional, mac
     services = {**inventory.services, **({} if part.service is None else {part.service.name: part.service})}
     whole = Inventory(around.directory, inventory.hosts, services, loaded.backends, loaded.tunings)
     target = None if part.service is None else Target(whole, machine.host, part.service)
-    serves = bool(machine.place.report is not None and machine.place.report.servers)
-    return Draft(around.directory, files, whole, machine.host, target, machine.seen, serves, [*remarks, *part.remarks], paste, unfinished)
+    return Draft(
+        directory=around.directory,
+        files=files,
+        inventory=whole,
+        host=machine.host,
+        target=target,
+        seen=machine.seen,
+        serves=bool(machine.place.report is not None and machine.place.report.servers),
+        offers=machine.offers,
+        remarks=[*remarks, *part.remarks],
+        paste=paste,
+        unfinished=unfinished,
+    )
 
 
 def _with_machine(inventory: Provisional, machine: Machine) -> Provisional:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ from orchestrator.errors import ConnectError, HostKeyError, RefusedError, Unreac
 from orchestrator.flows.observer import Observer
 
 if TYPE_CHECKING:
+    import paramiko
+
     from orchestrator.config import Host, Inventory
     from orchestrator.remote.endpoint import Endpoint
 
@@ -51,6 +53,7 @@ def trust(
     replace: bool = False,
     container_only: bool = False,
     keep_known: bool = False,
+    only: Collection[str] = (),
 ) -> Trusted:
     """Show the keys of every login that work on `host` goes through, and pin those that `confirm` agrees to.
 
@@ -60,6 +63,7 @@ def trust(
     Args:
         container_only: leave out the host's own login, where the container has one of its own and does not need it.
         keep_known: pin without a question also what is trusted by OpenSSH's own file alone, so that the inventory holds it.
+        only: fingerprints (``SHA256:...``) that were compared elsewhere; where there are any, no other key is offered to `confirm`.
 
     Raises:
         RefusedError: `confirm` did not agree.
@@ -73,19 +77,21 @@ def trust(
         try:
             if endpoint.jump in failed:
                 raise ConnectError(f"{endpoint.label}: not asked, as the way to it leads through {endpoint.jump.label}")
-            found.offers.append(_trust_one(inventory, endpoint, confirm, replace=replace, keep_known=keep_known))
+            found.offers.append(_trust_one(inventory, endpoint, confirm, replace=replace, keep_known=keep_known, only=only))
         except (ConnectError, HostKeyError) as error:
             failed.add(endpoint)
             found.failures.append(error)
     return found
 
 
-def _trust_one(inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offer], bool], *, replace: bool, keep_known: bool) -> Offer:
+def _trust_one(
+    inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offer], bool], *, replace: bool, keep_known: bool, only: Collection[str]
+) -> Offer:
     """One login.
 
     Raises:
         ConnectError: it can't be reached, or offers no key that could be verified.
-        HostKeyError: the key has changed and `replace` is False; said before `confirm` is asked.
+        HostKeyError: the key has changed and `replace` is False, or none has a fingerprint of `only`; said before `confirm` is asked.
         RefusedError: `confirm` did not agree.
     """
     from orchestrator.remote.host_keys import changed_keys, describe_key, known_keys, pin, replaced_keys, user_known_hosts
@@ -95,6 +101,8 @@ def _trust_one(inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offe
     keys = fetch_host_keys(endpoint, files)
     if not keys:
         raise ConnectError(f"{endpoint.label}: {endpoint.where} offers no host key of a type that can be verified")
+    if only:
+        keys = _of_fingerprints(endpoint, keys, only)
     known = known_keys(endpoint, files)
     trusted = all(key in [item.key for item in known if not item.revoked] for key in keys)
     replaced = [] if trusted else replaced_keys(keys, known)
@@ -109,3 +117,18 @@ def _trust_one(inventory: Inventory, endpoint: Endpoint, confirm: Callable[[Offe
             raise RefusedError(f"the key of {endpoint.where} was not accepted; nothing was pinned for it")
         offer.pinned.extend(pin(inventory.known_hosts, endpoint, keys, replace=replace))
     return offer
+
+
+def _of_fingerprints(endpoint: Endpoint, keys: Sequence[paramiko.PKey], only: Collection[str]) -> list[paramiko.PKey]:
+    """The keys that were compared elsewhere: each key is asked for by a connection of its own, so one that is right proves no other."""
+    from orchestrator.remote.host_keys import describe_key
+
+    wanted = {item.strip().rstrip("=") for item in only}
+    found = [key for key in keys if key.fingerprint.rstrip("=") in wanted]
+    if not found:
+        raise HostKeyError(
+            f"{endpoint.label}: {endpoint.where} offers no key with a fingerprint that was given",
+            evidence=[*(f"offered: {describe_key(key)}" for key in keys), *(f"given:   {item}" for item in only)],
+            next_step="on its console: for f in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $f; done",
+        )
+    return found
