@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ _ADDRESS = "address of the machine or container, as ssh takes it (user@address:p
 
 @verb(
     gathers="address",
-    several=["identity", "fingerprint"],
+    several=("identity", "fingerprint"),
     flags={
         "address": "Machine or container, as ssh takes it: user@address:port, or a Host of ~/.ssh/config. Its flag may be left out.",
         "name": "What the machine is called in the inventory; else its own name.",
@@ -47,8 +47,8 @@ def init(
     call: Call,
     address: str | None = None,
     name: str | None = None,
-    identity: Sequence[str] = (),
-    fingerprint: Sequence[str] = (),
+    identity: Collection[str] | None = None,
+    fingerprint: Collection[str] | None = None,
     become: str | None = None,
     container: str | None = None,
     port: str | None = None,
@@ -77,8 +77,8 @@ def init(
     answers = Answers(
         address=_one_address(address) or questions.text("address", _ADDRESS) or "",
         name=name,
-        identity_files=[_key(item) for item in identity],
-        fingerprints=list(fingerprint),
+        identity_files=[_key(item) for item in identity or ()],
+        fingerprints=list(fingerprint or ()),
         become=become,
         container=container,
         port=None if port is None else positive("port", port),
@@ -179,7 +179,7 @@ def _existing(directory: Path) -> Inventory:
 def _confirm(call: Call, *, yes: bool, compared: bool) -> Callable[[Any], bool]:
     from orchestrator.cli.inventory import accepted
 
-    return lambda offer: accepted(call, offer, yes=yes or compared)
+    return lambda offer: accepted(call, offer, yes=yes or compared, flags="--fingerprint SHA256:..., or --yes")
 
 
 def _document(made: Draft) -> dict[str, object]:
@@ -243,5 +243,5 @@ def _plan(call: Call, target: Target, backend: str | None, *, serves: bool) -> i
     profiles = target.inventory.backends_named(named)
     run, name = (relaunch, "relaunch") if serves else (launch, "launch")
     call.screen.show([Line(), Line(target.command(name, f"--backend {named}", "--plan"), "strong", whole=True)])
-    outcome = run(target, profiles, Options(plan_only=True), call.screen, lambda plan: False)
+    outcome = run(target, profiles, Options(plan_only=True, again=True), call.screen, lambda plan: False)
     return 0 if outcome.result is None else outcome.result.exit_code

@@ -222,8 +222,11 @@ def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inven
     return code
 
 
-def accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
+def accepted(call: Call, offer: Offer, *, yes: bool, flags: str = "--yes") -> bool:
     """Whether these are the host's keys: by ``--yes``, or by the answer of whoever sits at the terminal.
+
+    Args:
+        flags: what says the same on the command line.
 
     Raises:
         UsageError: nobody sits there.
@@ -238,7 +241,7 @@ def accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
     if yes:
         return True
     if not call.screen.interactive:
-        flags = "--replace --yes" if offer.replaced else "--yes"
+        flags = "--replace --yes" if offer.replaced else flags
         raise UsageError(
             "nobody can be asked here: nothing was pinned", evidence=offer.fingerprints, next_step=f"compare, then give {flags}"
         )

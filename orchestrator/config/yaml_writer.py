@@ -8,7 +8,7 @@ import re
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:+@%=,-]*")
 _ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 """Four numbers are text for every reader of YAML."""
-_WORDS = re.compile(r"(?i)true|false|yes|no|on|off|null|none|y|n|~|[-+.0-9][-+.0-9_:eExXoO]*")
+_WORDS = re.compile(r"(?i)true|false|yes|no|on|off|null|y|n|~|[-+.0-9][-+.0-9_:eExXoO]*")
 _COMMENT_COLUMN = 36
 
 

@@ -165,6 +165,12 @@ def _advised(error: UnreachableError, answers: Answers, login: Login) -> Orchest
     if "fab trust" in step:
         named = login.address if login.port == 22 else f"[{login.address}]:{login.port}"
         error.next_step = f"find out why; if it was reinstalled: ssh-keygen -R '{named}', in each file that is named above"
+    elif isinstance(error, ConnectError) and ("ssh-add" in step or "identity_files" in step):
+        error.next_step = f"fab init {answers.address} --identity ~/.ssh/KEY, or ssh-add; {_by_hand(login)} must ask for nothing"
     elif isinstance(error, ConnectError) and "hosts.yml" in step:
-        error.next_step = f"fab init {answers.address} --identity ~/.ssh/KEY; ssh {answers.address} true must work without a password"
+        error.next_step = f"the same by hand: {_by_hand(login)}"
     return error
+
+
+def _by_hand(login: Login) -> str:
+    return f"ssh -p {login.port} {login.user}@{login.address} true"

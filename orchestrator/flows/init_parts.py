@@ -81,7 +81,7 @@ def first_model(answers: Answers, login: Login, inventory: Inventory, jumps: Seq
     if answers.name in taken:
         raise UsageError(f"host {answers.name} is in the inventory already, as another machine", next_step="--name with another name")
     entry = HostEntry(
-        answers.name or init_found.host_name(login.alias, login.alias.replace(".", "-").replace(":", "-"), taken),
+        answers.name or _provisional_name(login.alias, taken),
         login.address,
         login.user,
         login.port,
@@ -90,6 +90,12 @@ def first_model(answers: Answers, login: Login, inventory: Inventory, jumps: Seq
         state_root=answers.state_root,
     )
     return models([entry])[0]
+
+
+def _provisional_name(alias: str, taken: Collection[str]) -> str:
+    """What it is called until it has said its own name: as it was typed, where that can be a name."""
+    name = alias.replace(":", "-").replace("%", "-").strip("-")
+    return name if name not in taken else f"{name}-new"
 
 
 def models(entries: Sequence[HostEntry]) -> list[Host]:
