@@ -107,6 +107,7 @@ def _make_folder(path: Path, undo: list[Callable[[], None]]) -> None:
 def _put(path: Path, file: File, undo: list[Callable[[], None]]) -> None:
     target = path.resolve()  # a link is followed: what it leads to is the file
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    undo.append(lambda: temporary.unlink(missing_ok=True))
     try:
         _write(temporary, file.text)
         if file.before is None:

@@ -95,7 +95,7 @@ def test_pythons_with_sglang_are_found_and_others_left_out(tmp_path: Path) -> No
 def test_the_service_of_a_launch_is_the_one_that_has_its_record(tmp_path: Path) -> None:
     folder = StateFolder(str(tmp_path), "glm5")
     folder.create()
-    folder.write_launch(Launch("id-1", "glm5", "auto", "/python", ["-m", "sglang.launch_server"], [], "127.0.0.1", 30000))
+    folder.write_launch(Launch("id-1", "glm5", "auto", "/python", ["--model-path", "/m"], "127.0.0.1", 30000))
     StateFolder(str(tmp_path), "other").create()
     assert discovery.service_of("id-1", str(tmp_path)) == "glm5"
     assert discovery.service_of("id-2", str(tmp_path)) is None

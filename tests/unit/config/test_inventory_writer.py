@@ -79,7 +79,9 @@ def test_entries_are_indented_as_those_that_are_there(indentation: int) -> None:
     assert list(yaml.safe_load(text)["hosts"]) == ["gpu1", "gpu9"]
 
 
-@pytest.mark.parametrize("text", ["hosts: {}\n", "hosts: {gpu1: {address: a}}\n", "hosts:\n  gpu9: {address: a}\n", "other: 1\n", "hosts: [\n"])
+@pytest.mark.parametrize(
+    "text", ["hosts: {}\n", "hosts: {gpu1: {address: a}}\n", "hosts:\n  gpu9: {address: a}\n", "other: 1\n", "hosts: [\n"]
+)
 def test_a_file_that_can_not_just_get_more_lines_is_left_alone(text: str) -> None:
     assert with_entries(text, [ENTRY]) is None
 
