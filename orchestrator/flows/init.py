@@ -104,7 +104,8 @@ def _look_around(
     except RightsError as error:
         if answers.become == "sudo":
             raise
-        return host, report, [f"{report.user} is not root and sudo -n is refused, so root's containers and servers are not seen: {error}"]
+        unseen = f"{report.user} is not root, so root's containers and servers are not seen: {error.message}"
+        return host, replace(report, problems=[*report.problems, unseen]), [unseen]
 
 
 def _look_into(

@@ -223,7 +223,7 @@ def test_a_second_run_finds_its_own_entries_and_writes_nothing(world: World) -> 
     assert again.files == []
     assert again.target is not None
     assert again.target.service.name == "glm-5-nvfp4"
-    with pytest.raises(UsageError, match="is gpu1 in hosts.yml already"):
+    with pytest.raises(UsageError, match=r"is gpu1 in hosts\.yml already"):
         world.draft(places, Answers("root@gpu1.example", name="other"))
 
 

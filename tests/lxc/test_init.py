@@ -1,0 +1,139 @@
+"""`fab init` from zero on a real container: root on the host, a user with sudo on the host, and ssh into the container alone.
+
+The server is the lab's stand-in; container, systemd, users, sudo and SSH are real. Containers of others may run on this machine, so the
+one that is meant is always named and no other is entered.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import orchestrator.lab
+from orchestrator.config import load_inventory
+from tests.rig.bare_host import PLAIN_USER, SUDOER, BareHost
+from tests.rig.commands import wait_for
+from tests.rig.container import Container
+from tests.rig.operator import Answer, Operator
+from tests.rig.ssh import SshServer
+from tests.rig.tiny_model import write_model
+
+pytestmark = pytest.mark.lxc
+
+PORT = 30066
+VENV = "/opt/sglang-of-somebody"
+MODEL = "/srv/models/Tiny-Found"
+BY_HAND = f"""
+setsid env -i PATH={VENV}/bin:/usr/bin:/bin HOME=/root SGLANG_STANDIN_TIME_SCALE=0.05 nohup {VENV}/bin/python -m sglang.launch_server \\
+    --model-path {MODEL} --port {PORT} > /root/server.out 2>&1 < /dev/null &
+"""
+STATE = "/var/lib/orchestrator"
+
+
+@dataclass
+class Stage:
+    """A container in which somebody serves, and an operator with nothing but a key."""
+
+    container: Container
+    operator: Operator
+
+    def init(self, login: SshServer, *flags: str) -> Answer:
+        given = ("--identity", str(login.key), "--port", str(PORT), "--fingerprint", fingerprint(login), "--yes", *flags)
+        return self.operator.ask("init", f"{login.user}@{login.address}:{login.port}", *given, timeout=180)
+
+    def listens(self) -> bool:
+        return bool(self.container.shell(f"ss -Hltn 'sport = :{PORT}'", check=False).stdout.strip())
+
+
+def fingerprint(login: SshServer) -> str:
+    """As ``ssh-keygen -l`` shows it on the machine's console."""
+    key = base64.b64decode(login.host_key.split()[1])
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+
+
+@pytest.fixture
+def stage(container: Container, tmp_path: Path) -> Iterator[Stage]:
+    source = Path(orchestrator.lab.__file__).parent / "standin"
+    venv = container.path(VENV)
+    packages = venv / "lib/python3.11/site-packages"
+    shutil.copytree(source, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    (venv / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+    (venv / "bin").mkdir(exist_ok=True)
+    if not (venv / "bin/python").is_symlink():
+        (venv / "bin/python").symlink_to("/usr/bin/python3")
+    write_model(container.path(MODEL))
+    home = tmp_path / "home"
+    home.mkdir()
+    made = Stage(container, Operator(tmp_path / "inventory", home))
+    container.shell(BY_HAND)
+    wait_for("the server", made.listens, 30.0, 0.3)
+    yield made
+    container.shell(
+        f"p=$(ss -Hltnp 'sport = :{PORT}' | sed -n 's/.*pid=\\([0-9]*\\).*/\\1/p'); [ -z \"$p\" ] || kill $p; rm -rf {STATE}", check=False
+    )
+
+
+def planned(answer: Answer, stage: Stage) -> None:
+    """It ended with a plan of a relaunch of what runs, and has left nothing in the container."""
+    answer.expect(0)
+    assert answer.document["written"] is True
+    assert answer.document["checks"]["plan"] == 0, answer.errors
+    arguments = answer.document["plan"]["launch"]["arguments"]
+    assert (MODEL in arguments, str(PORT) in arguments) == (True, True)
+    assert stage.container.run("test", "-e", STATE, check=False).returncode == 1
+    assert stage.listens(), "it was not touched"
+    status = stage.operator.ask("status", timeout=60).expect(0)
+    assert status.document["report"]["health"] == "serving"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("user", ["root", SUDOER])
+def test_through_the_host(stage: Stage, bare_host: BareHost, user: str) -> None:
+    answer = stage.init(bare_host.login(user), "--container", stage.container.name, "--name", "box", "--service", "prod")
+    planned(answer, stage)
+    inventory = load_inventory(stage.operator.inventory)
+    host, service = inventory.host("box"), inventory.service("prod")
+    assert (host.user, host.become) == (user, "none" if user == "root" else "sudo")
+    assert host.container is not None
+    assert (host.container.reached_by, host.container.id) == ("lxc-attach", int(stage.container.name))
+    assert (service.place, service.python, service.model, service.port) == ("container", f"{VENV}/bin/python", MODEL, PORT)
+    assert service.environment == {"SGLANG_STANDIN_TIME_SCALE": "0.05"}
+
+
+@pytest.mark.slow
+def test_by_ssh_into_the_container_alone(stage: Stage) -> None:
+    answer = stage.init(stage.container.ssh)
+    planned(answer, stage)
+    inventory = load_inventory(stage.operator.inventory)
+    (host,) = inventory.hosts.values()
+    assert host.container is None
+    assert answer.document["places"][0]["report"]["container"] == "lxc"
+    (service,) = inventory.services.values()
+    assert (service.name, service.place) == ("tiny-found", "host")
+
+
+def test_a_user_without_sudo_is_told_why_no_container_is_seen(stage: Stage, bare_host: BareHost) -> None:
+    answer = stage.init(bare_host.login(PLAIN_USER), "--container", stage.container.name)
+    answer.expect(2)
+    assert "sudo -n is refused" in " ".join(answer.errors.split())
+    assert not stage.operator.inventory.exists()
+
+
+@pytest.mark.slow
+def test_where_nothing_serves_a_launch_is_planned(stage: Stage, bare_host: BareHost) -> None:
+    """The Python is found by what is installed; the model is said."""
+    words = ("--container", stage.container.name, "--name", "box", "--service", "new", "--model", MODEL, "--python", f"{VENV}/bin/python")
+    login = bare_host.ssh
+    given = ("--identity", str(login.key), "--fingerprint", fingerprint(login), "--yes", *words)
+    stage.container.shell(f"kill $(ss -Hltnp 'sport = :{PORT}' | sed -n 's/.*pid=\\([0-9]*\\).*/\\1/p')")
+    wait_for("the server's end", lambda: not stage.listens(), 30.0, 0.3)
+    answer = stage.operator.ask("init", f"{login.user}@{login.address}:{login.port}", *given, "--port", str(PORT), timeout=180)
+    answer.expect(0)
+    assert answer.document["checks"]["plan"] == 0, answer.errors
+    assert answer.document["plan"]["verb"] == "launch"
