@@ -58,7 +58,8 @@ def fingerprint(login: SshServer) -> str:
 
 
 @pytest.fixture
-def stage(container: Container, tmp_path: Path) -> Iterator[Stage]:
+def idle(container: Container, tmp_path: Path) -> Stage:
+    """SGLang is installed, and nothing serves."""
     source = Path(orchestrator.lab.__file__).parent / "standin"
     venv = container.path(VENV)
     packages = venv / "lib/python3.11/site-packages"
@@ -70,13 +71,18 @@ def stage(container: Container, tmp_path: Path) -> Iterator[Stage]:
     write_model(container.path(MODEL))
     home = tmp_path / "home"
     home.mkdir()
-    made = Stage(container, Operator(tmp_path / "inventory", home))
-    container.shell(BY_HAND)
-    wait_for("the server", made.listens, 30.0, 0.3)
-    yield made
-    container.shell(
-        f"p=$(ss -Hltnp 'sport = :{PORT}' | sed -n 's/.*pid=\\([0-9]*\\).*/\\1/p'); [ -z \"$p\" ] || kill $p; rm -rf {STATE}", check=False
-    )
+    return Stage(container, Operator(tmp_path / "inventory", home))
+
+
+@pytest.fixture
+def stage(idle: Stage) -> Iterator[Stage]:
+    """Somebody has started a server."""
+    idle.container.shell(BY_HAND)
+    wait_for("the server", idle.listens, 30.0, 0.3)
+    yield idle
+    idle.container.shell(f"kill $(ss -Hltnp 'sport = :{PORT}' | sed -n 's/.*pid=\\([0-9]*\\).*/\\1/p')")
+    wait_for("the server's end", lambda: not idle.listens(), 30.0, 0.3)
+    assert idle.container.run("test", "-e", STATE, check=False).returncode == 1, "nothing is left in the container"
 
 
 def planned(answer: Answer, stage: Stage) -> None:
@@ -86,7 +92,6 @@ def planned(answer: Answer, stage: Stage) -> None:
     assert answer.document["checks"]["plan"] == 0, answer.errors
     arguments = answer.document["plan"]["launch"]["arguments"]
     assert (MODEL in arguments, str(PORT) in arguments) == (True, True)
-    assert stage.container.run("test", "-e", STATE, check=False).returncode == 1
     assert stage.listens(), "it was not touched"
     status = stage.operator.ask("status", timeout=60).expect(0)
     assert status.document["report"]["health"] == "serving"
@@ -126,14 +131,11 @@ def test_a_user_without_sudo_is_told_why_no_container_is_seen(stage: Stage, bare
 
 
 @pytest.mark.slow
-def test_where_nothing_serves_a_launch_is_planned(stage: Stage, bare_host: BareHost) -> None:
-    """The Python is found by what is installed; the model is said."""
-    words = ("--container", stage.container.name, "--name", "box", "--service", "new", "--model", MODEL, "--python", f"{VENV}/bin/python")
-    login = bare_host.ssh
-    given = ("--identity", str(login.key), "--fingerprint", fingerprint(login), "--yes", *words)
-    stage.container.shell(f"kill $(ss -Hltnp 'sport = :{PORT}' | sed -n 's/.*pid=\\([0-9]*\\).*/\\1/p')")
-    wait_for("the server's end", lambda: not stage.listens(), 30.0, 0.3)
-    answer = stage.operator.ask("init", f"{login.user}@{login.address}:{login.port}", *given, "--port", str(PORT), timeout=180)
+def test_where_nothing_serves_the_python_is_found_and_a_launch_planned(idle: Stage, bare_host: BareHost) -> None:
+    words = ("--container", idle.container.name, "--name", "box", "--service", "new", "--model", MODEL)
+    answer = idle.init(bare_host.ssh, *words)
     answer.expect(0)
     assert answer.document["checks"]["plan"] == 0, answer.errors
     assert answer.document["plan"]["verb"] == "launch"
+    assert load_inventory(idle.operator.inventory).service("new").python == f"{VENV}/bin/python"
+    assert idle.container.run("test", "-e", STATE, check=False).returncode == 1

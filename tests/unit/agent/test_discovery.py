@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_lxc_shows_a_container_without_a_configuration_only_while_it_runs() -> N
 def tools(monkeypatch: pytest.MonkeyPatch) -> dict[str, Output]:
     """What each command answers, by its first two words; a program without an answer does not exist."""
     answers: dict[str, Output] = {}
-    monkeypatch.setattr(discovery.shutil, "which", lambda name: name if any(key.split()[0] == name for key in answers) else None)
+    monkeypatch.setattr(shutil, "which", lambda name: name if any(key.split()[0] == name for key in answers) else None)
     monkeypatch.setattr(discovery, "run_bounded", lambda argv, seconds: answers[" ".join(argv)])
     return answers
 

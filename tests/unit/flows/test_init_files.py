@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RefusedError, UsageError
-from orchestrator.flows import init_files
 from orchestrator.flows.init_files import File, put_in_place
 
 HOSTS = "hosts:\n  gpu1: {address: a}\n"
@@ -81,7 +80,7 @@ def test_ctrl_c_at_any_moment_leaves_all_or_nothing(inventory: Path, monkeypatch
         return run
 
     for name in ("link", "fsync"):
-        monkeypatch.setattr(init_files.os, name, interrupting(getattr(os, name)))
+        monkeypatch.setattr(os, name, interrupting(getattr(os, name)))
     for name in ("mkdir", "replace", "unlink"):
         monkeypatch.setattr(Path, name, interrupting(getattr(Path, name)))
     try:
@@ -103,7 +102,7 @@ def test_ctrl_c_right_after_the_link_takes_the_file_back(inventory: Path, monkey
         if target.name == "glm5.yml":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(init_files.os, "link", interrupted)
+    monkeypatch.setattr(os, "link", interrupted)
     with pytest.raises(KeyboardInterrupt):
         put_in_place(inventory, FILES)
     assert everything(inventory) == before
