@@ -90,6 +90,8 @@ def init(
     )
     around = Surroundings(directory, _existing(directory), call.screen, questions)
     made = look(answers, around, _confirm(call, yes=yes, compared=bool(fingerprint)))
+    if backend is not None:
+        made.inventory.backends_named(backend)  # a name that does not exist is told before anything is written
     call.screen.show(draft_blocks(made))
     if plan:
         call.document(**_document(made), written=False)
@@ -209,7 +211,7 @@ def _check(call: Call, made: Draft, backend: str | None) -> dict[str, int | None
         target = Target(inventory, inventory.host(service.host), service)
     return {
         "doctor": _told(call, lambda: _doctor(call, inventory, made, target, backend)),
-        "plan": None if target is None else _told(call, lambda: _plan(call, target, backend, serves=made.serves)),
+        "plan": None if target is None else _told(call, lambda: _plan(call, target, backend, serves=made.server is not None)),
     }
 
 

@@ -60,8 +60,8 @@ def next_blocks(made: Draft, *, found_by_itself: bool) -> list[Block]:
     commands += [f"fab doctor {host}", f"fab prep {host} --plan"]
     if made.paste:
         commands.insert(0, f"$EDITOR {shlex.quote(str(made.directory / 'hosts.yml'))}   # the entry above")
-    elif made.target is not None and made.serves:
-        commands += [made.target.command("adopt"), made.target.command("relaunch", "--backend NAME", "--plan")]
     elif made.target is not None:
-        commands += [made.target.command("launch", "--plan")]
+        commands += [made.target.command("adopt") + "   # so that this very server can be brought back"] if made.adoptable else []
+        serves = made.server is not None
+        commands.append(made.target.command("relaunch", "--backend NAME", "--plan") if serves else made.target.command("launch", "--plan"))
     return [Line(), Line("next", "strong"), *indented(commands, whole=True)]

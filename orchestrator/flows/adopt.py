@@ -204,7 +204,7 @@ def _differences(agent: Agent, target: Target, service: Service | None, report: 
 
 def _remarks(report: AdoptReport, file: ServiceFile, differences: Sequence[wire.Difference] | None) -> list[str]:
     remarks = list(file.remarks)
-    hidden = {"--" + name for name in report.launch.secrets} | set(report.secret)
+    hidden = {"--" + name for name in report.launch.secrets} | set(report.secret) | set(report.launch.backend_flags)
     left = [item.name for item in differences or () if item.name not in hidden]
     if left:
         remarks.append(f"a relaunch from this file would differ from what runs in: {', '.join(left)}")
@@ -212,6 +212,8 @@ def _remarks(report: AdoptReport, file: ServiceFile, differences: Sequence[wire.
         remarks.append("nobody could compare what runs with the file: correct it first, then fab relaunch --plan")
     remarks += [verdict.detail for verdict in report.verdicts]
     manager = report.server.manager
+    if report.server.launch_id is not None:
+        return remarks
     if manager.kind == wire.ManagerKind.SYSTEMD_UNIT:
         remarks.append(f"{manager.name} starts this server and goes on doing so; it is the way back, so no record is made")
     else:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.agent.private_files import DEFAULT_ROOT
-from orchestrator.agent.wire_discovery import DiscoverReport
+from orchestrator.agent.wire import ManagerKind
+from orchestrator.agent.wire_discovery import DiscoverReport, FoundServer
 from orchestrator.config.inventory import Inventory
 from orchestrator.config.inventory_writer import HostEntry
 from orchestrator.flows.init_files import File
@@ -65,7 +66,7 @@ class Draft:
         paste: the entry for hosts.yml, where that can't be written without touching somebody's lines.
         unfinished: a service file that is no valid one yet, and so is not written.
         offers: the host keys, as they were accepted.
-        serves: whether a server runs, so that a relaunch can be planned.
+        server: what runs, so that a relaunch can be planned; None where nothing does.
     """
 
     directory: Path
@@ -74,11 +75,17 @@ class Draft:
     host: Host
     target: Target | None
     seen: list[Seen]
-    serves: bool
+    server: FoundServer | None
     offers: list[Offer] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     paste: str = ""
     unfinished: str = ""
+
+    @property
+    def adoptable(self) -> bool:
+        """Whether the server is one that somebody started by hand, which only a record on the box can bring back."""
+        info = self.server.info if self.server is not None else None
+        return info is not None and info.launch_id is None and info.manager.kind != ManagerKind.SYSTEMD_UNIT
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,8 @@ def assemble(answers: Answers, around: Surroundings, inventory: Provisional, mac
     if text is not None:
         files.append(File("hosts.yml", text, hosts_text, f"{machine.host.name} and how it is reached"))
     inventory = _with_machine(inventory, machine)
-    part = _service(answers, around, inventory, machine)
+    server = _chosen_server(around, answers, machine.place)
+    part = _service(answers, around, inventory, machine, server)
     if part.file is not None and not paste:
         files.append(part.file)
     unfinished = part.file.text if part.file is not None and paste else part.unfinished
@@ -183,7 +184,7 @@ def assemble(answers: Answers, around: Surroundings, inventory: Provisional, mac
         host=machine.host,
         target=target,
         seen=machine.seen,
-        serves=bool(machine.place.report is not None and machine.place.report.servers),
+        server=server,
         offers=machine.offers,
         remarks=[*remarks, *part.remarks],
         paste=paste,
@@ -239,8 +240,7 @@ def _tuning(answers: Answers, around: Surroundings, machine: Machine, remarks: l
     return [File(f"tuning/{name}.yml", text, about=f"its knobs, after the shipped profile {base}")]
 
 
-def _service(answers: Answers, around: Surroundings, inventory: Provisional, machine: Machine) -> ServicePart:
-    server = _chosen_server(around, answers, machine.place)
+def _service(answers: Answers, around: Surroundings, inventory: Provisional, machine: Machine, server: FoundServer | None) -> ServicePart:
     kind = "container" if machine.host.container is not None else "host"
     port = server.info.port if server is not None else answers.port or DEFAULT_PORT
     for service in around.existing.services.values():

@@ -91,7 +91,7 @@ def test_root_on_a_host_whose_container_serves(world: World) -> None:
     assert any(knob.value == "performance" for knob in inventory.tuning("gpu1").knobs), "after blackwell-pcie"
     assert "flashinfer_cutedsl" in inventory.backends
     assert made.target is not None
-    assert made.serves
+    assert made.adoptable
     assert (world.directory / "known_hosts").read_text().startswith("gpu1.example ")
     assert "fab init" in (world.directory / "services/glm-5-nvfp4.yml").read_text().splitlines()[0]
 
@@ -170,7 +170,7 @@ def test_where_nothing_serves_a_service_is_written_only_as_somebody_says(world: 
     made = world.draft(places, Answers("root@gpu1", model="/models/tiny"))
     service = world.written(made).service()
     assert (service.python, service.model, service.arguments) == (SGLANG.python, "/models/tiny", {"--tp-size": 8})
-    assert not made.serves
+    assert made.server is None
     with pytest.raises(UsageError):
         world.draft({"host": report()}, Answers("root@gpu2", model="/models/tiny"))
 
@@ -178,7 +178,9 @@ def test_where_nothing_serves_a_service_is_written_only_as_somebody_says(world: 
 def test_a_server_of_ours_is_written_from_its_record_under_its_name(world: World) -> None:
     found = server(service="glm5")
     world.machine.adopts = adopted(found)
-    service = world.written(world.draft({"host": report(servers=[found])})).service()
+    made = world.draft({"host": report(servers=[found])})
+    assert not made.adoptable
+    service = world.written(made).service()
     assert (service.name, service.backend) == ("glm5", "triton")
     assert service.arguments == {"--tp-size": 8}, "without the backend's own flags"
 
