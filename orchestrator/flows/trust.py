@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,6 @@ from orchestrator.errors import ConnectError, HostKeyError, RefusedError, Unreac
 from orchestrator.flows.observer import Observer
 
 if TYPE_CHECKING:
-    import paramiko
-
     from orchestrator.config import Host, Inventory
     from orchestrator.remote.endpoint import Endpoint
 
@@ -94,7 +92,7 @@ def _trust_one(
         HostKeyError: the key has changed and `replace` is False, or none has a fingerprint of `only`; said before `confirm` is asked.
         RefusedError: `confirm` did not agree.
     """
-    from orchestrator.remote.host_keys import changed_keys, describe_key, known_keys, pin, replaced_keys, user_known_hosts
+    from orchestrator.remote.host_keys import changed_keys, compared_keys, describe_key, known_keys, pin, replaced_keys, user_known_hosts
     from orchestrator.remote.trust import fetch_host_keys
 
     files = (inventory.known_hosts, user_known_hosts())
@@ -102,7 +100,7 @@ def _trust_one(
     if not keys:
         raise ConnectError(f"{endpoint.label}: {endpoint.where} offers no host key of a type that can be verified")
     if only:
-        keys = _of_fingerprints(endpoint, keys, only)
+        keys = compared_keys(endpoint, keys, only)
     known = known_keys(endpoint, files)
     trusted = all(key in [item.key for item in known if not item.revoked] for key in keys)
     replaced = [] if trusted else replaced_keys(keys, known)
@@ -117,18 +115,3 @@ def _trust_one(
             raise RefusedError(f"the key of {endpoint.where} was not accepted; nothing was pinned for it")
         offer.pinned.extend(pin(inventory.known_hosts, endpoint, keys, replace=replace))
     return offer
-
-
-def _of_fingerprints(endpoint: Endpoint, keys: Sequence[paramiko.PKey], only: Collection[str]) -> list[paramiko.PKey]:
-    """The keys that were compared elsewhere: each key is asked for by a connection of its own, so one that is right proves no other."""
-    from orchestrator.remote.host_keys import describe_key
-
-    wanted = {item.strip().rstrip("=") for item in only}
-    found = [key for key in keys if key.fingerprint.rstrip("=") in wanted]
-    if not found:
-        raise HostKeyError(
-            f"{endpoint.label}: {endpoint.where} offers no key with a fingerprint that was given",
-            evidence=[*(f"offered: {describe_key(key)}" for key in keys), *(f"given:   {item}" for item in only)],
-            next_step="on its console: for f in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $f; done",
-        )
-    return found
