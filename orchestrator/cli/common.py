@@ -60,7 +60,7 @@ def find_inventory(folder: str | None) -> tuple[Path, str]:
         return lab, "the lab's"
     raise UsageError(
         f"no inventory: {candidates[0]} does not exist, nor one further up, and no lab is running",
-        next_step="--inventory FOLDER, or fab lab.up to play",
+        next_step="fab init ADDRESS writes one; --inventory FOLDER; or fab lab.up to play",
     )
 
 
