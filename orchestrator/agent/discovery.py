@@ -95,6 +95,8 @@ def list_containers() -> Tuple[List[FoundContainer], List[str]]:
         found += [item for item in listed if item.name not in known]
         if problem is not None:
             problems.append(f"{lister.program}: {problem}")
+    if shutil.which("lxc") is not None and shutil.which("incus") is None:
+        problems.append("lxc: containers of LXD are not entered from their machine: give the address of the container itself")
     return found, problems
 
 

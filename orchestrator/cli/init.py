@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,7 @@ def _key(text: str) -> str:
     Raises:
         UsageError: there is no such file.
     """
-    path = Path(text).expanduser().absolute()
+    path = Path(os.path.abspath(Path(text).expanduser()))
     if not path.is_file() and not Path(f"{path}.pub").is_file():
         raise UsageError(f"--identity {text}: there is no such file", next_step="ls ~/.ssh")
     home = f"{Path.home()}/"

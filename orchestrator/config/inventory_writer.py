@@ -23,6 +23,11 @@ HOSTS_HEADING = """\
 hosts:
 """
 
+KNOWN_HOSTS_HEADING = """\
+# Host keys of the machines in hosts.yml, in OpenSSH's format. Read first, then the operator's own ~/.ssh/known_hosts.
+# `fab trust HOST` shows a machine's key and, once you have compared its fingerprint, adds it here.
+"""
+
 _ENTRY_INDENTATION = 2
 _ENTRY = re.compile(r"^( +)[^\s#].*:", re.MULTILINE)
 _KERNEL = re.compile(r"(\d+\.\d+)\.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agent.wire_discovery import DiscoverReport, DiscoverRequest, FoundContainer
 from orchestrator.agent.wire_host import PlaceKind
 from orchestrator.config.inventory import Inventory
-from orchestrator.config.inventory_writer import HostEntry
+from orchestrator.config.inventory_writer import KNOWN_HOSTS_HEADING, HostEntry
 from orchestrator.errors import ConnectError, OrchestratorError, RefusedError, RightsError, UnreachableError, UsageError
 from orchestrator.flows import init_parts
 from orchestrator.flows.init_draft import Answers, Asker, Draft, Machine, Provisional, Surroundings
@@ -39,12 +39,13 @@ def draft(answers: Answers, around: Surroundings, confirm: Callable[[Offer], boo
     known_hosts = read(around.directory / "known_hosts")
     with tempfile.TemporaryDirectory(prefix="pinned-") as folder:
         staged = Path(folder) / "known_hosts"
-        staged.write_text(known_hosts or "", encoding="utf-8")
+        before = KNOWN_HOSTS_HEADING if known_hosts is None else known_hosts
+        staged.write_text(before, encoding="utf-8")
         there = around.existing
         inventory = Provisional(around.directory, there.hosts, there.services, there.backends, there.tunings, staged=staged)
         machine = find_machine(answers, around, inventory, confirm)
         pinned = staged.read_text(encoding="utf-8")
-        files = [File("known_hosts", pinned, known_hosts, "host keys, as compared")] if pinned != (known_hosts or "") else []
+        files = [File("known_hosts", pinned, known_hosts, "host keys, as compared")] if pinned != before else []
         parts = init_parts.assemble(answers, around, inventory, machine)
     return replace(parts, files=[*files, *parts.files])
 
@@ -97,15 +98,16 @@ def _look_around(
     around.observer.note(f"looking around on {host.address}")
     report = _ask(around, inventory, host, None)
     if known or report.user_id == 0 or answers.become == "none":
-        return host, report, []
+        return host, report, list(report.problems)
     raised = host.model_copy(update={"become": "sudo"})
     try:
-        return raised, _ask(around, inventory, raised, None), [f"{report.user} becomes root by sudo -n"]
+        as_root = _ask(around, inventory, raised, None)
+        return raised, as_root, [f"{report.user} becomes root by sudo -n", *as_root.problems]
     except RightsError as error:
         if answers.become == "sudo":
             raise
         unseen = f"{report.user} is not root, so root's containers and servers are not seen: {error.message}"
-        return host, replace(report, problems=[*report.problems, unseen]), [unseen]
+        return host, replace(report, problems=[*report.problems, unseen]), [*report.problems, unseen]
 
 
 def _look_into(

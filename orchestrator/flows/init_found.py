@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from orchestrator.agent.command_lines import argument_value
 from orchestrator.agent.wire import Gpu
 from orchestrator.agent.wire_discovery import DiscoverReport, FoundContainer, FoundServer, Tool
 from orchestrator.config.inventory_writer import ContainerEntry
@@ -61,10 +63,20 @@ def container_label(container: FoundContainer) -> str:
 def _told(report: DiscoverReport | None) -> str:
     if report is None:
         return "not asked"
-    servers = [f"SGLang serves on port {item.info.port}" for item in report.servers]
+    servers = [f"SGLang serves {_model(item)} on port {item.info.port}" for item in report.servers]
     installed = [f"SGLang {item.version or 'of unknown version'} in {item.python}" for item in report.installations]
     gpus = [gpu_words(report.gpus)] if report.gpus else [f"{report.device_nodes} GPU device nodes"] if report.device_nodes else []
     return "; ".join([*servers, *installed, *gpus]) or "no SGLang and no GPU"
+
+
+def model_of(server: FoundServer) -> str:
+    """What a server calls its model: as its clients do, else its folder."""
+    values = (argument_value(server.info.arguments, flag) for flag in ("--served-model-name", "--model-path", "--model"))
+    return next((value for value in values if value), "sglang")
+
+
+def _model(server: FoundServer) -> str:
+    return posixpath.basename(model_of(server).rstrip("/"))
 
 
 def gpu_words(gpus: Sequence[Gpu]) -> str:

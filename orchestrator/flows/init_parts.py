@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from orchestrator.agent.command_lines import DEFAULT_PORT, argument_value
+from orchestrator.agent.command_lines import DEFAULT_PORT
 from orchestrator.agent.wire_discovery import DiscoverReport, FoundContainer, FoundServer
 from orchestrator.config.inventory import Inventory
 from orchestrator.config.inventory_writer import HostEntry, host_text, tuning_text, with_entries
@@ -286,9 +286,7 @@ def _of_server(answers: Answers, around: Surroundings, inventory: Provisional, m
     """The service of a server that runs: as adopt would write it, and of a launch of ours as the box remembers it."""
     from orchestrator.flows.adopt import examine
 
-    values = [argument_value(server.info.arguments, flag) for flag in ("--served-model-name", "--model-path", "--model")]
-    model = next((value for value in values if value), "sglang")
-    name = _service_name(answers, around, server.service or default_name(model, _taken(around)))
+    name = _service_name(answers, around, server.service or default_name(init_found.model_of(server), _taken(around)))
     try:
         found = examine(inventory, machine.host, name, server.info.port, around.observer, around.connect, ours=True, written_by="fab init")
     except (RefusedError, RightsError, LockedError) as error:

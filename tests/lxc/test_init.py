@@ -116,6 +116,29 @@ def test_through_the_host(stage: Stage, bare_host: BareHost, user: str) -> None:
     assert service.environment == {"SGLANG_STANDIN_TIME_SCALE": "0.05"}
 
 
+@pytest.fixture
+def only_the_rigs(bare_host: BareHost, container: Container) -> Iterator[None]:
+    """The host's lxc-ls tells of the rig's container alone, so that no container of others on this machine is entered."""
+    script = bare_host.path("/usr/local/bin/lxc-ls")
+    script.write_text(f'#!/bin/sh\n# A filter over the real one.\n/usr/bin/lxc-ls "$@" | grep -ow {container.name}\n')
+    script.chmod(0o755)
+    yield
+    script.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("only_the_rigs")
+def test_the_container_that_serves_is_found_by_itself(stage: Stage, bare_host: BareHost) -> None:
+    answer = stage.init(bare_host.login(SUDOER))
+    planned(answer, stage)
+    (host,) = load_inventory(stage.operator.inventory).hosts.values()
+    assert host.container is not None
+    assert host.container.id == int(stage.container.name)
+    assert [place["place"] for place in answer.document["places"]] == ["none", stage.container.name]
+    again = stage.init(bare_host.login(SUDOER)).expect(0)
+    assert again.document["files"] == []
+
+
 @pytest.mark.slow
 def test_by_ssh_into_the_container_alone(stage: Stage) -> None:
     answer = stage.init(stage.container.ssh)

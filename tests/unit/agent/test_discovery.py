@@ -73,6 +73,13 @@ def test_a_tool_that_fails_is_told_and_hides_no_other(tools: dict[str, Output]) 
     assert problems == ["pct: please run as root"]
 
 
+def test_containers_of_lxd_are_said_to_be_out_of_reach(tools: dict[str, Output]) -> None:
+    tools["lxc list"] = Output(0, "", "")
+    found, problems = discovery.list_containers()
+    assert found == []
+    assert "LXD" in problems[0]
+
+
 def environment(folder: Path, version: str | None, name: str = "python") -> Path:
     """A virtual environment with an SGLang of that version (None: without one)."""
     packages = folder / "lib/python3.11/site-packages"
