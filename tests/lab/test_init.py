@@ -23,7 +23,7 @@ from orchestrator.config import load_inventory
 from orchestrator.lab import control
 from orchestrator.lab.layout import Layout, Ports, read_ports
 
-HOST = "lab-b200"
+HOST, OURS = "lab-b200", "lab-rtx6000"
 PATIENCE = 90.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -35,6 +35,7 @@ class Newcomer:
     layout: Layout
     ports: Ports
     folder: Path
+    host: str = HOST
 
     @property
     def inventory(self) -> Path:
@@ -51,7 +52,7 @@ class Newcomer:
 
     def command(self, *words: str) -> list[str]:
         """This machine has no containers for the lab's host, and may have servers of others: both are said."""
-        key = ("--identity", str(self.layout.client_key), "--state-root", str(self.layout.state_root(HOST)))
+        key = ("--identity", str(self.layout.client_key), "--state-root", str(self.layout.state_root(self.host)))
         itself = () if "--container" in words else ("--container", "none")
         return [sys.executable, "-m", "orchestrator", "init", *itself, *key, *words]
 
@@ -271,3 +272,23 @@ def test_a_no_at_the_end_writes_nothing(newcomer: Newcomer, terminals: list[Term
     terminal.answer("files to", "n")
     assert terminal.end() == 3, terminal.shown
     assert newcomer.left_behind() == []
+
+
+def test_a_server_that_this_program_started_is_written_as_the_box_remembers_it(layout: Layout, tmp_path: Path) -> None:
+    """A second operator: the service has the name of its state folder, and its backend's flags are not its own."""
+    ports = read_ports(layout)
+    assert ports is not None
+    newcomer = Newcomer(layout, ports[OURS], tmp_path, OURS)
+    first = ("--host", OURS, "--inventory", str(layout.inventory), "--yes", "--no-measure", "--force")
+    started = newcomer.verb("relaunch", "--backend", "marlin", *first)
+    assert started.returncode == 0, started.stderr + started.stdout
+    done = newcomer.run(newcomer.address, "--port", str(newcomer.ports.sglang), "--yes", "--backend", "marlin", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["checks"]["plan"] == 0, done.stderr
+    (service,) = load_inventory(newcomer.inventory).services.values()
+    (declared,) = (item for item in load_inventory(layout.inventory).services.values() if item.host == OURS)
+    assert (service.name, service.backend, service.arguments) == (declared.name, "marlin", declared.arguments)
+    assert not any("adopt" in line for line in done.stderr.splitlines()), "it has its record"
+    differences = [item for item in document["plan"]["differences"] if item["origin"] == "drift"]
+    assert differences == []
