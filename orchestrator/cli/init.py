@@ -104,7 +104,7 @@ def init(
     call.screen.show(written_blocks(made))
     checks = _check(call, made, backend)
     call.screen.show(next_blocks(made, found_by_itself=inventory_to_write(None) == directory))
-    call.document(**_document(made), written=True, checks=checks)
+    call.document(**_document(made), written=bool(made.files), checks=checks)
     return 0
 
 

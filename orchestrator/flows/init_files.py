@@ -109,7 +109,7 @@ def _put(path: Path, file: File, undo: list[Callable[[], None]]) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     undo.append(lambda: temporary.unlink(missing_ok=True))
     try:
-        _write(temporary, file.text)
+        _write(temporary, file.text, sync=file.before is not None)
         if file.before is None:
             made = temporary.stat()
             undo.append(lambda: _remove(target, made))
@@ -139,17 +139,19 @@ def _replace(target: Path, temporary: Path, file: File, undo: list[Callable[[], 
 def _put_back(target: Path, file: File) -> None:
     if file.before is not None and read(target) == file.text:
         backup = target.with_name(f".{target.name}.{os.getpid()}")
-        _write(backup, file.before)
+        _write(backup, file.before, sync=True)
         shutil.copymode(target, backup)
         backup.replace(target)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, sync: bool) -> None:
+    """Write a new file; with `sync` it is on the disk before it may take the place of somebody's."""
     path.unlink(missing_ok=True)  # left by a process of the same number that was killed
     with path.open("x", encoding="utf-8") as stream:
         stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
+        if sync:
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _changed(path: Path) -> OrchestratorError:
