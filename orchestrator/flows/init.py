@@ -57,6 +57,8 @@ def find_machine(answers: Answers, around: Surroundings, inventory: Provisional,
     if known is not None and answers.name not in (None, known.name):
         what = f"{login.user}@{login.address}:{login.port} is {known.name} in hosts.yml already"
         raise UsageError(what, next_step=f"leave out --name {answers.name}")
+    if known is not None and answers.container is not None:
+        _require_declared(known, answers.container)
     jumps = [] if known is not None or login.jump is None else init_parts.jump_entries(around.existing, login.jump)
     host = known or init_parts.first_model(answers, login, around.existing, jumps)
     inventory = replace(inventory, hosts={**inventory.hosts, **{item.name: item for item in init_parts.models(jumps)}, host.name: host})
@@ -67,12 +69,23 @@ def find_machine(answers: Answers, around: Surroundings, inventory: Provisional,
         raise _advised(error, answers, login) from error
     seen = [Seen(None, report), *_look_into(answers, around, inventory, host, report, known=known is not None)]
     place = _choose(answers, around.asker, seen, known=known is not None, host=host)
+    if known is not None:
+        remarks.append(f"{known.name} is in hosts.yml already, and its entry stays as it is")
     entries: list[HostEntry] = []
     if known is None:
         entry = init_parts.entry_of(answers, around, host, report, place, jumps, login)
         entries = [*jumps, entry]
         host = init_parts.models([entry])[0]
     return Machine(host, report, seen, place, entries, known is not None, offers, remarks)
+
+
+def _require_declared(host: Host, wanted: str) -> None:
+    """Raise UsageError where another container is wanted than the one of an entry that stays as it is."""
+    inside = host.container
+    names = [ITSELF] if inside is None else [str(item) for item in (inside.id, inside.name, inside.address) if item is not None]
+    if wanted not in names:
+        what = f"{host.name} is in hosts.yml already, with {'no container' if inside is None else f'container {inside.reference}'}"
+        raise UsageError(f"{what}, and its entry stays as it is", next_step=f"leave out --container {wanted}, or edit the entry")
 
 
 def _login(answers: Answers) -> Login:

@@ -17,7 +17,7 @@ from orchestrator.config.models import Container, Host
 from orchestrator.config.service_file import FoundServer as ServerToWrite
 from orchestrator.config.service_file import ServiceFile, default_name, service_file
 from orchestrator.config.shipped import shipped_profiles
-from orchestrator.errors import LockedError, RefusedError, RightsError, UsageError
+from orchestrator.errors import ConfigError, LockedError, RefusedError, RightsError, UsageError
 from orchestrator.flows import init_found
 from orchestrator.flows.init_draft import Answers, Draft, Machine, Provisional, Surroundings
 from orchestrator.flows.init_files import File, read, rehearsal
@@ -156,7 +156,7 @@ def assemble(answers: Answers, around: Surroundings, inventory: Provisional, mac
 
     Raises:
         UsageError: something is not said and nobody can be asked.
-        ConfigError: what would be written does not load: a bug, as every part was checked.
+        ConfigError: with what is there already, it would not load.
     """
     remarks = list(machine.remarks)
     entries = machine.entries
@@ -201,7 +201,13 @@ def _rehearsed(directory: Path, files: Sequence[File]) -> Inventory:
     from orchestrator.config import load_inventory
 
     with rehearsal(directory, files) as copy:
-        return load_inventory(copy)
+        try:
+            return load_inventory(copy)
+        except ConfigError as error:  # what is there of an inventory that was none yet, as it had no hosts.yml
+            evidence = [line.replace(str(copy), str(directory)) for line in error.evidence]
+            message = error.message.replace(str(copy), str(directory))
+            step = (error.next_step or "").replace(str(copy), str(directory))
+            raise ConfigError(f"nothing is written, as it would not load: {message}", evidence=evidence, next_step=step) from None
 
 
 def _backends(directory: Path, existing: Inventory, remarks: list[str]) -> list[File]:

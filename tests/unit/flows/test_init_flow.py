@@ -12,7 +12,16 @@ import yaml
 
 from orchestrator.agent.wire_discovery import DiscoverReport
 from orchestrator.config import Inventory, load_inventory
-from orchestrator.errors import ConnectError, ContainerError, HostKeyError, OrchestratorError, RefusedError, RightsError, UsageError
+from orchestrator.errors import (
+    ConfigError,
+    ConnectError,
+    ContainerError,
+    HostKeyError,
+    OrchestratorError,
+    RefusedError,
+    RightsError,
+    UsageError,
+)
 from orchestrator.flows.init import draft
 from orchestrator.flows.init_draft import Answers, Draft, Surroundings
 from orchestrator.flows.init_files import put_in_place
@@ -227,6 +236,27 @@ def test_a_second_run_finds_its_own_entries_and_writes_nothing(world: World) -> 
     assert again.target.service.name == "glm-5-nvfp4"
     with pytest.raises(UsageError, match=r"is gpu1 in hosts\.yml already"):
         world.draft(places, Answers("root@gpu1.example", name="other"))
+
+
+def test_an_entry_that_is_there_is_used_as_it_is(world: World) -> None:
+    world.written(world.draft({"host": report(RUNS), "101": report()}))
+    places: Places = {"host": report(RUNS, RUNS_TOO), "101": report(servers=[server()]), "102": report(servers=[server()])}
+    world.machine.opened.clear()
+    made = world.draft(places, Answers("root@gpu1.example", container="101"))
+    assert world.machine.opened == ["host", "101"]
+    assert [file.name for file in made.files] == ["services/glm-5-nvfp4.yml"]
+    assert any("stays as it is" in remark for remark in made.remarks)
+    with pytest.raises(UsageError, match="with container 101"):
+        world.draft(places, Answers("root@gpu1.example", container="102"))
+
+
+def test_what_would_not_load_with_what_is_there_names_the_real_files(world: World) -> None:
+    (world.directory / "services").mkdir(parents=True)
+    (world.directory / "services/old.yml").write_text("name: old\nhost: gone\npython: /p\nmodel: m\n")
+    with pytest.raises(ConfigError) as refused:
+        world.draft({"host": report(servers=[server()])})
+    assert any(line.startswith(f"{world.directory}/services/old.yml:2") for line in refused.value.evidence), refused.value.evidence
+    assert not (world.directory / "hosts.yml").exists()
 
 
 def test_names_that_are_taken_are_refused(world: World) -> None:
