@@ -344,8 +344,3 @@ def _part(written: ServiceFile, name: str, remarks: Sequence[str]) -> ServicePar
 
 def _where(machine: Machine) -> str:
     return machine.host.place(container=machine.host.container is not None).label
-
-
-def names_in(files: Collection[File], folder: str) -> list[str]:
-    """The files of one folder, without it."""
-    return [Path(file.name).stem for file in files if file.name.startswith(f"{folder}/")]
