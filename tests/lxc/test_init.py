@@ -168,3 +168,22 @@ def test_where_nothing_serves_the_python_is_found_and_a_launch_planned(idle: Sta
     assert answer.document["plan"]["verb"] == "launch"
     assert load_inventory(idle.operator.inventory).service("new").python == f"{VENV}/bin/python"
     assert idle.kept() == before
+
+
+@pytest.mark.slow
+def test_by_the_name_in_sshs_configuration_and_through_a_jump_host(stage: Stage, bare_host: BareHost) -> None:
+    inside, outside = stage.container.ssh, bare_host.ssh
+    (stage.operator.home / ".ssh").mkdir()
+    (stage.operator.home / ".ssh/config").write_text(
+        f"Host mygpu\n HostName {inside.address}\n User root\n IdentityFile {inside.key}\n ProxyJump way\n"
+        f"Host way\n HostName {outside.address}\n User root\n Port {outside.port}\n IdentityFile {outside.key}\n"
+    )
+    compared = [word for login in (inside, outside) for word in ("--fingerprint", fingerprint(login))]
+    answer = stage.operator.ask("init", "mygpu", *compared, "--port", str(PORT), "--yes", timeout=180)
+    answer.expect(0)
+    assert answer.document["checks"]["plan"] == 0, answer.errors
+    inventory = load_inventory(stage.operator.inventory)
+    assert list(inventory.hosts) == ["way", "mygpu"]
+    assert (inventory.host("mygpu").jump, inventory.host("mygpu").address) == ("way", inside.address)
+    status = stage.operator.ask("status", "--host", "mygpu", timeout=60).expect(0)
+    assert status.document["report"]["health"] == "serving"
