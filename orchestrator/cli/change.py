@@ -130,6 +130,7 @@ def observe(call: Call, target: Target, *, keep: bool) -> Observers:
 
 def finish(call: Call, outcome: Outcome) -> int:
     """The document and the exit code of a change."""
-    code = outcome.result.exit_code if outcome.result is not None else 0
-    call.document(exit_code=code)
-    return code
+    from orchestrator.cli.documents.changes import Change
+
+    call.answer(Change(outcome.plan.host, outcome.plan.service, outcome.plan, outcome.result))
+    return outcome.result.exit_code if outcome.result is not None else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from datetime import datetime
@@ -39,6 +38,7 @@ def history(
     json: bool = False,
 ) -> None:
     """List what was run: when, what, where, how it ended, how long it was dark, how fast the server decodes."""
+    from orchestrator.cli.documents.runs import History, RunListed, Unreadable
     from orchestrator.cli.history_text import history_blocks
     from orchestrator.flows.history import history as look
     from orchestrator.results.history import Wanted
@@ -49,9 +49,9 @@ def history(
     for remark in listing.history.remarks:
         call.screen.warn(remark)
     call.screen.show(history_blocks(listing, time.time()))
-    unreadable = [{"name": name, "problem": problem} for name, problem in listing.history.unreadable]
-    runs = [{**dataclasses.asdict(entry), "path": str(listing.root / entry.name)} for entry in listing.history.entries]
-    call.document(root=str(listing.root), runs=runs, unreadable=unreadable, remarks=list(listing.history.remarks))
+    unreadable = [Unreadable(*item) for item in listing.history.unreadable]
+    runs = [RunListed(**vars(entry), path=str(listing.root / entry.name)) for entry in listing.history.entries]
+    call.answer(History(str(listing.root), runs, unreadable, list(listing.history.remarks)))
 
 
 @verb(
@@ -60,6 +60,7 @@ def history(
 )
 def show(call: Call, run: str = "last", json: bool = False) -> None:
     """Show all that was kept of a run: plan, states with their times, how it ended and why, timings and what they depend on."""
+    from orchestrator.cli.documents.runs import Shown
     from orchestrator.cli.show_text import run_blocks
     from orchestrator.flows.history import show as look
 
@@ -68,19 +69,20 @@ def show(call: Call, run: str = "last", json: bool = False) -> None:
     shown = look(run)
     found = shown.run
     call.screen.show(run_blocks(shown))
-    call.document(
+    answer = Shown(
         path=str(found.path),
         record=found.record,
         ended=found.ending,
         plan=found.plan,
         course=shown.course,
         result=found.result,
-        error=found.error,
+        kept_error=found.error,
         report=found.measurement.report if found.measurement is not None else None,
         prep=found.prep,
         problems=list(shown.problems),
         files=dict(shown.files),
     )
+    call.answer(answer)
 
 
 def _since(text: str | None, now: float) -> float | None:

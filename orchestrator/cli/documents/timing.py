@@ -1,0 +1,160 @@
+"""Answers of the verbs that time decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.agent.wire_budget import BudgetReport, ProfileReport
+from orchestrator.agent.wire_measure import MeasureReport
+from orchestrator.results.comparison import BatchComparison
+from orchestrator.results.differing import Differing
+from orchestrator.results.floor import Given
+from orchestrator.results.model_reads import Read
+
+
+@dataclass(frozen=True)
+class BatchFloor:
+    """What reading the weights and the cache must take at one batch size.
+
+    Attributes:
+        context: tokens that each stream had, half-way.
+        seconds: the shortest time of a step that the memory allows.
+        bytes: read by one GPU in a step.
+        bandwidth: bytes a second of one GPU.
+        efficiency: the floor over the measured time.
+    """
+
+    batch_size: int
+    context: int
+    ranks: int
+    seconds: float
+    bytes: float
+    reads: list[Read]
+    reads_source: str
+    bandwidth: float
+    bandwidth_source: str
+    efficiency: float
+    remarks: list[str]
+
+
+@dataclass(frozen=True)
+class FloorFound:
+    """The floor of each batch size, or the `problem` for which there are none; `given` is what the service's file says of it."""
+
+    batches: list[BatchFloor]
+    problem: str | None
+    given: Given
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Decode timings of the server that runs. `valid` is whether they are to be believed; why not is ``report.invalid``."""
+
+    host: str
+    place: str
+    service: str
+    valid: bool
+    report: MeasureReport
+    floor: FloorFound
+
+
+@dataclass(frozen=True)
+class BudgetStep:
+    """A decode step at one batch size and its parts, in seconds.
+
+    Attributes:
+        step: the measured time per output token.
+        floor: what the memory's speed allows; null where `floor_problem` says why not.
+        gemm: of all matrix multiplications.
+        all_reduce: of all sums over the ranks; null where there are none.
+        residual: the rest.
+    """
+
+    batch_size: int
+    step: float
+    floor: float | None
+    floor_problem: str | None
+    gemm: float
+    all_reduce: float | None
+    residual: float
+    remarks: list[str]
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """Where a step's time goes. `measured_run` is the run folder whose steps these are, null where they were measured by this call."""
+
+    host: str
+    place: str
+    service: str
+    valid: bool
+    measured_run: str | None
+    steps: list[BudgetStep]
+    not_believed: list[str]
+    timed: BudgetReport
+
+
+@dataclass(frozen=True)
+class ClassTime:
+    """Kernels of one class in a step: their time together, and how many."""
+
+    seconds: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One rank's trace, in seconds.
+
+    Attributes:
+        trace: whose it is.
+        on_gpu: false where only a CPU's operators are in it.
+        told_by: by what the steps are told apart.
+        steps: how long each traced step took.
+        step: the middle one of them, which the rest is about.
+        busy: when anything ran.
+        overlap: what ran beside something else.
+        gaps: when nothing ran.
+        classes: kernel class -> its time.
+    """
+
+    trace: str
+    on_gpu: bool
+    told_by: str
+    steps: list[float]
+    step: float
+    busy: float
+    overlap: float
+    gaps: float
+    classes: dict[str, ClassTime]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Kernel time of a decode step by class, by rank."""
+
+    host: str
+    place: str
+    service: str
+    valid: bool
+    ranks: list[RankTrace]
+    not_believed: list[str]
+    report: ProfileReport
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two sides of kept timings.
+
+    Attributes:
+        first, second: the timings of each side, by their names.
+        not_believed: what speaks against one of them.
+        differing: what else differs between the sides.
+    """
+
+    first: list[str]
+    second: list[str]
+    not_believed: list[str]
+    differing: list[Differing]
+    batches: list[BatchComparison]
+    remarks: list[str]
