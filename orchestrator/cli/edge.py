@@ -145,7 +145,7 @@ class Call:
         from orchestrator.cli.documents.envelope import SCHEMA, Envelope
 
         if self.outer is None:
-            document_is_begun()
+            begin_document()
         self.screen.document(Envelope(SCHEMA, self.verb, code, self._problem, run), self._answer)
 
 
@@ -259,18 +259,18 @@ def _texts(flags: Mapping[str, Any]) -> Iterator[str]:
         yield from (item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str))
 
 
-document_begun = False
-"""Whether the JSON document of this command line is being written, or was: another one must not follow."""
-
-
-def document_is_begun(begun: bool = True) -> None:
-    """Remember it; False where another command line begins."""
-    global document_begun
-    document_begun = begun
-
-
 front_end: fabric.main.Fab = fabric.main.program
 """The program that parses this process's command line. Plain ``fab`` runs Fabric's; our own puts itself here."""
+
+
+def document_begun() -> bool:
+    """Whether the JSON document of this command line is being written, or was: another one must not follow."""
+    return bool(getattr(front_end, "document_begun", False))
+
+
+def begin_document() -> None:
+    """Remember that it is."""
+    front_end.document_begun = True
 
 
 def refuse_ineffective(args: Mapping[str, Any]) -> None:

@@ -27,7 +27,8 @@ def _tell_interrupted() -> None:
     """On standard error, and as the one document of ``--json`` unless that is there already."""
     sys.stderr.write("interrupted\n")
     edge = sys.modules.get("orchestrator.cli.edge")
-    if "--json" in sys.argv[1:] and not getattr(edge, "document_begun", False):
+    begun = edge is not None and hasattr(edge, "document_begun") and edge.document_begun()
+    if "--json" in sys.argv[1:] and not begun:
         from orchestrator.cli.documents.envelope import Problem, refusal
 
         sys.stdout.write(refusal(None, Problem("interrupted", "interrupted", [], None, 130)) + "\n")

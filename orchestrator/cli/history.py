@@ -72,7 +72,7 @@ def show(call: Call, run: str = "last", json: bool = False) -> None:
     answer = Shown(
         path=str(found.path),
         record=found.record,
-        ended=found.ending,
+        ending=found.ending,
         plan=found.plan,
         course=shown.course,
         result=found.result,

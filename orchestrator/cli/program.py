@@ -38,7 +38,6 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
     """Fabric's program, except that our exit codes hold for command lines too, and that no flag is taken for nothing."""
 
     def parse_core(self, *args: Any, **kwargs: Any) -> None:
-        edge.document_is_begun(False)
         with self._our_exit_codes():
             super().parse_core(*args, **kwargs)
 
@@ -93,14 +92,21 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
     def _refused(self, error: OrchestratorError) -> Exit:
         """The end of a command line that is not, or no more, in the hands of its verb; as JSON too, when that was asked for."""
         words = list(itertools.takewhile(lambda word: word != "--", getattr(self, "argv", sys.argv)[1:]))
-        if "--json" in words and not edge.document_begun:
-            edge.document_is_begun()
-            named = next((word for word in words if word.replace("_", "-") in namespace.task_names), None)
-            verb = None if named is None else namespace[named.replace("_", "-")].title
+        if "--json" in words and not edge.document_begun():
+            edge.begin_document()
+            verb = next((title for title in map(_verb, words) if title is not None), None)
             with contextlib.suppress(OSError):  # nobody reads it
                 print(refusal(verb, Problem.of(error)), flush=True)  # noqa: T201
         step = "" if error.next_step is None else f"\nnext: {error.next_step}"
         return Exit(f"{error.message}{step}", code=error.exit_code)
+
+
+def _verb(word: str) -> str | None:
+    """The whole name of the verb that a word stands for; None where it is none."""
+    try:
+        return str(namespace[word.replace("_", "-")].title)
+    except (KeyError, ValueError):  # the latter of a collection of which no verb is meant
+        return None
 
 
 def _meant(problem: str, argv: Sequence[str]) -> str | None:

@@ -44,7 +44,7 @@ class Shown:
 
     Attributes:
         path: its folder.
-        ended: how it ended.
+        ending: how it ended.
         plan: as it was kept, by this version of the program or an earlier one.
         course: an order's states and phases on one time axis.
         kept_error: why its verb did not do what was asked.
@@ -56,7 +56,7 @@ class Shown:
 
     path: str
     record: RunRecord
-    ended: Ending
+    ending: Ending
     plan: dict[str, Any] | None
     course: Course | None
     result: OrderResult | None
@@ -69,10 +69,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class ReportWritten:
-    """A page that was written to `path`: the runs that were read for it, and how many timings and changes it tells of."""
+    """A page that was written to `path`: the runs that were read for it by their names, and how many timings and changes it tells of."""
 
     path: str
-    runs: list[str]
+    run_names: list[str]
     timings: int
     changes: int
 
@@ -83,10 +83,10 @@ class Exported:
 
     Attributes:
         path: the file that was written; null where `rows` has them.
-        lines: how many there are.
-        rows: each line of the file as an object; null where there is a file.
+        count: how many lines there are.
+        rows: each line as an object; null where there is a file.
     """
 
     path: str | None
-    lines: int
+    count: int
     rows: list[dict[str, Any]] | None
