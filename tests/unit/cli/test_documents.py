@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -47,7 +49,7 @@ def test_every_verb_has_json_or_a_reason_not_to() -> None:
 
 
 def test_the_schema_is_that_of_the_types() -> None:
-    assert PUBLISHED == schema(), "docs/schema is stale: make schema"
+    assert schema() == PUBLISHED, "docs/schema is stale: make schema"
 
 
 def test_no_answer_has_a_field_of_the_envelope() -> None:
@@ -268,3 +270,50 @@ def test_descriptions_are_read_off_the_source() -> None:
     assert docstrings.of(wire.Verdict)[1]["source"].startswith("A path or a command")
     assert docstrings.values_of(wire.Manager, "kind") == ["own_unit", "own_session", "systemd_unit", "session", "unsupported"]
     assert docstrings.values_of(wire.Manager, "name") == []
+
+
+PAGE = (REPOSITORY / "docs" / "json.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"fab (?P<verb>[\w.]+)[^|\n]*--json \| jq (?:-\w+ )*(?:'(?P<quoted>[^']+)'|(?P<bare>\S+))", PAGE)
+
+
+def test_the_page_names_every_category() -> None:
+    told = set(re.findall(r"^\| `(\w+)` \| .* \| [\d, ]+ \|$", PAGE, re.MULTILINE))
+    assert told == {kind.category for kind in CLASSES} | {"unforeseen"}
+
+
+def test_the_examples_of_the_page_name_fields_that_are_there() -> None:
+    assert len(EXAMPLES) >= 9
+    for verb, quoted, bare in EXAMPLES:
+        program = re.sub(r'"[^"]*"', "", quoted or bare)
+        unknown = set(re.findall(r"\.([a-z_]\w*)", program)) - names_of(PUBLISHED["$defs"][verb])
+        assert not unknown, (verb, program)
+
+
+def names_of(part: Any, seen: frozenset[str] = frozenset()) -> set[str]:
+    """The names of all fields in a part of the schema, at first or second hand."""
+    if isinstance(part, list):
+        return {name for item in part for name in names_of(item, seen)}
+    if not isinstance(part, dict):
+        return set()
+    reference = part.get("$ref", "")
+    if reference in seen:
+        return set()
+    named = names_of(PUBLISHED["$defs"][reference.rpartition("/")[2]], seen | {reference}) if reference else set()
+    return named | set(part.get("properties", ())) | {name for item in part.values() for name in names_of(item, seen)}
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
+def test_the_examples_of_the_page_run(box: Box) -> None:
+    """Over the documents that the scripted box gives; the others over one that has failed."""
+    documents = {
+        "status": box.run(healthy_agent(), "status", "--json").out,
+        "relaunch": box.run(healthy_agent(), *RELAUNCH, "--json").out,
+        "history": box.run(healthy_agent(), "history", "--json").out,
+    }
+    failed = refusal("prep", Problem.of(errors.RefusedError("no", evidence=["why"])))
+    for verb, quoted, bare in EXAMPLES:
+        done = subprocess.run(
+            ["jq", quoted or bare], input=documents.get(verb, failed), capture_output=True, text=True, timeout=30, check=False
+        )
+        assert verb not in documents or done.returncode == 0, (quoted, done.stderr)
+        assert "compile error" not in done.stderr, (quoted, done.stderr)
