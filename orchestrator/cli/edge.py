@@ -12,10 +12,8 @@ import functools
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ import fabric.main  # type: ignore[import-untyped]
 from invoke.context import Context
 from invoke.exceptions import Exit
 
+from orchestrator.cli.tracebacks import keep_traceback
 from orchestrator.errors import InterruptedByOperatorError, OrchestratorError, UsageError
 from orchestrator.results.redaction import Redactor
 
@@ -99,7 +98,7 @@ class Call:
     def keep_tracebacks(self, *errors: BaseException) -> list[str]:
         """Keep the tracebacks of what was not foreseen; the evidence that names their file, or the last lines where it can't be kept."""
         texts = [traceback.format_exception(error) for error in errors]
-        kept = _keep_traceback(self, "\n".join("".join(text) for text in texts))
+        kept = keep_traceback(self.run, self.redactor, "\n".join("".join(text) for text in texts))
         return [f"traceback: {kept}"] if kept is not None else [line for text in texts for line in text[-1].splitlines()]
 
     def keep_run(self, *names: str) -> RunFolder:
@@ -383,18 +382,3 @@ def _unexpected(call: Call, error: Exception) -> int:
     message = f"{call.verb} failed in a way that was not foreseen: {type(error).__name__}: {error}"
     next_step = "report it with that file; fab status shows where things stand"
     return call.fail(Problem("unforeseen", message, call.keep_tracebacks(error), next_step, OrchestratorError.exit_code))
-
-
-def _keep_traceback(call: Call, text: str) -> Path | None:
-    if call.run is not None and call.run.kept:
-        call.run.keep_text("traceback.txt", text)
-        return call.run.path / "traceback.txt"
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orchestrator"
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = cache / f"traceback-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.txt"
-        path.write_text(call.redactor.text(text), encoding="utf-8")
-        path.chmod(0o600)
-    except (OSError, RuntimeError):  # the latter where nobody says where the user's home is
-        return None
-    return path

@@ -86,7 +86,7 @@ def doctor(
 ) -> int:
     """Diagnose host, container and service, and change nothing; 3 when a relaunch would be refused."""
     from orchestrator.cli.doctor_text import diagnosis_blocks
-    from orchestrator.cli.documents.reading import Doctor
+    from orchestrator.cli.documents.diagnosis import Doctor
     from orchestrator.flows.doctor import doctor as diagnose
     from orchestrator.flows.target import choose_subject
 

@@ -79,6 +79,7 @@ def hurry(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # some forty commands, one after the other
 def test_every_verb_answers_with_its_document(evening: Evening) -> None:
     ask = evening.ask
     assert ask("lab.status")["up"] is False

@@ -1,11 +1,10 @@
-"""Answers of the verbs that look at a server and its machine."""
+"""Answers of the verbs that look at a server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from orchestrator.agent.wire import SurveyReport
-from orchestrator.flows.doctor import Diagnosis
 from orchestrator.flows.status import BootTuning
 
 
@@ -37,12 +36,3 @@ class Log:
     launch_id: str
     path: str
     lines: list[str]
-
-
-@dataclass(frozen=True)
-class Doctor:
-    """A diagnosis. `service` is null for a host without one."""
-
-    host: str
-    service: str | None
-    report: Diagnosis

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.cli.documents import changes, hosts, inventory, lab, reading, runbooks, runs, sweeps, timing
+from orchestrator.cli.documents import changes, comparing, diagnosis, hosts, inventory, lab, reading, runbooks, runs, sweeps, timing
 
 ANSWERS: Mapping[str, tuple[type[Any], ...]] = {
     "relaunch": (changes.Change,),
@@ -23,11 +23,11 @@ ANSWERS: Mapping[str, tuple[type[Any], ...]] = {
     "prep": (hosts.Prepared,),
     "status": (reading.Status,),
     "logs": (reading.Log,),
-    "doctor": (reading.Doctor,),
+    "doctor": (diagnosis.Doctor,),
     "measure": (timing.Measured,),
     "budget": (timing.Budgeted,),
     "profile": (timing.Profiled,),
-    "compare": (timing.Compared,),
+    "compare": (comparing.Compared,),
     "sweep": (sweeps.Swept, sweeps.SweepPlanned),
     "history": (runs.History,),
     "show": (runs.Shown,),

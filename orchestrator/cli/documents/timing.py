@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from orchestrator.agent.wire_budget import BudgetReport, ProfileReport
 from orchestrator.agent.wire_measure import MeasureReport
-from orchestrator.results.comparison import BatchComparison
-from orchestrator.results.differing import Differing
 from orchestrator.results.floor import Given
 from orchestrator.results.model_reads import Read
 
@@ -140,21 +138,3 @@ class Profiled:
     ranks: list[RankTrace]
     not_believed: list[str]
     report: ProfileReport
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Two sides of kept timings.
-
-    Attributes:
-        first, second: the timings of each side, by their names.
-        not_believed: what speaks against one of them.
-        differing: what else differs between the sides.
-    """
-
-    first: list[str]
-    second: list[str]
-    not_believed: list[str]
-    differing: list[Differing]
-    batches: list[BatchComparison]
-    remarks: list[str]
