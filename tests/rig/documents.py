@@ -21,11 +21,19 @@ def checked(text: str) -> dict[str, Any]:
     """
     document = json.loads(text, parse_constant=_no_number)
     assert isinstance(document, dict), document
+    _check(document)
+    return document
+
+
+def _check(document: dict[str, Any]) -> None:
+    """A document, and those within it of the verbs that a runbook has called."""
     error = first_mistake(document)
     if error is not None:
         place = "/".join(map(str, error.absolute_path))
         raise AssertionError(f"a document of {document.get('verb')} does not fit {SCHEMA_FILE.name}: {place}: {error.message[:500]}")
-    return document
+    for step in document.get("steps", ()) if document["verb"] == "runbook.run" else ():
+        if step["document"] is not None:
+            _check(step["document"])
 
 
 def first_mistake(document: dict[str, Any]) -> ValidationError | None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import re
-import sys
 import textwrap
 from functools import cache
 from typing import Any
 
+from orchestrator import agent, flows, results
+
 _VALUES = re.compile(r"[Tt]he values of :attr:`(?:[\w.]*\.)?(\w+)\.(\w+)`")
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 _ENTRY = re.compile(r"(?P<names>\w+(?:, \w+)*): (?P<about>.*)")
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+_WORD = re.compile(r"\b(None(?! of)|True|False)\b")
+_PACKAGES = (agent, flows, results)
 _ATTRIBUTES = "Attributes:"
 
 
@@ -31,9 +37,11 @@ def values_of(kind: type[Any], field: str) -> list[str]:
 
 @cache
 def _vocabularies() -> dict[tuple[str, str], list[str]]:
-    """(Name of the type, field) -> its values, of every class that says what it lists, in the modules of the program."""
+    """(Name of the type, field) -> its values, of every class of these packages that says what it lists, whatever was imported before."""
     found = {}
-    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("orchestrator.")]
+    modules = [
+        importlib.import_module(item.name) for folder in _PACKAGES for item in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
+    ]
     for kind in dict.fromkeys(item for module in modules for item in vars(module).values() if isinstance(item, type)):
         for names in _VALUES.findall(kind.__doc__ or ""):
             found[names] = [value for name, value in vars(kind).items() if isinstance(value, str) and name.isupper()]
@@ -82,5 +90,6 @@ def _below(kind: type[Any]) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Without the markup of Python's docstrings, in one line."""
-    return " ".join(_ROLE.sub(r"`\1`", text).replace("``", "`").split())
+    """Without the markup of Python's docstrings, in JSON's words, in one line."""
+    plain = _ROLE.sub(r"`\1`", text).replace("``", "`")
+    return " ".join(_WORD.sub(lambda word: _WORDS[word[1]], plain).split())

@@ -251,6 +251,16 @@ def test_an_order_that_failed_has_its_result_and_no_error(box: Box) -> None:
     assert list(ended.document) == ["schema", "verb", "exit_code", "error", "run", "host", "service", "plan", "result"]
 
 
+@pytest.mark.parametrize("words", [["hosts"], ["services"], ["backends"], ["tunings"], ["runbook.list"]], ids=" ".join)
+def test_the_shipped_inventory_fits(box: Box, words: list[str]) -> None:
+    assert box.run(healthy_agent(), *words, "--json", "--inventory", str(REPOSITORY / "inventory")).document["error"] is None
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml")))
+def test_the_shipped_runbooks_fit(box: Box, name: str) -> None:
+    assert box.run(healthy_agent(), "runbook.show", name, "--json").document["playbook"]["name"] == name
+
+
 def test_json_has_no_infinity_and_no_python() -> None:
     given = {"up": math.inf, "off": [math.nan, (1.5, Path("/a"))], "one": Problem("a", "b", [], None, 1)}
     one: dict[str, Any] = {"category": "a", "message": "b", "evidence": [], "next_step": None, "exit_code": 1}
