@@ -9,7 +9,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from orchestrator.cli.documents.envelope import Problem, plain
+from orchestrator.cli.documents.envelope import Problem
 from orchestrator.config import Host, Service, TuningProfile
 from orchestrator.config.models import RequirementsModel
 from orchestrator.flows.trust import Offer
@@ -51,7 +51,7 @@ class Services:
 
 def service_data(service: Service) -> dict[str, Any]:
     """A service as data, without where its secrets are."""
-    return {**plain(service), "secrets": sorted(service.secrets)}
+    return {**service.model_dump(mode="json", exclude={"secrets"}), "secrets": sorted(service.secrets)}
 
 
 @dataclass(frozen=True)

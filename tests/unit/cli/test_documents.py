@@ -256,6 +256,11 @@ def test_the_shipped_inventory_fits(box: Box, words: list[str]) -> None:
     assert box.run(healthy_agent(), *words, "--json", "--inventory", str(REPOSITORY / "inventory")).document["error"] is None
 
 
+def test_of_a_secret_there_is_its_name_alone(box: Box) -> None:
+    (service,) = box.run(healthy_agent(), "services", "--json").document["services"]
+    assert service["secrets"] == ["api-key"]
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml")))
 def test_the_shipped_runbooks_fit(box: Box, name: str) -> None:
     assert box.run(healthy_agent(), "runbook.show", name, "--json").document["playbook"]["name"] == name
