@@ -4,7 +4,7 @@ PYTHON ?= python3
 SGLANG_PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help demo check test faults bench format runbooks docs sglang-cpu packages clean
+.PHONY: help demo check test faults bench format runbooks docs schema sglang-cpu packages clean
 
 help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
@@ -16,6 +16,7 @@ help:
 	@echo "                  with the real SGLang, how long a switch is dark"
 	@echo "make runbooks     docs/runbooks from playbooks/"
 	@echo "make docs         docs/configuration.md from the models, docs/failures from the signatures"
+	@echo "make schema       docs/schema, what --json prints, from the types of the answers"
 	@echo "make format       let ruff rewrite the code"
 	@echo "make clean        remove the environments and caches (not the one of sglang-cpu)"
 
@@ -50,6 +51,10 @@ runbooks: .venv/lab.stamp
 
 docs: .venv/lab.stamp
 	@$(BIN)/python -m orchestrator.reference --cases tests/data/failures docs
+
+schema: .venv/lab.stamp
+	@mkdir -p docs/schema
+	@$(BIN)/python -m orchestrator.cli.documents.schema > docs/schema/documents-1.json
 
 ifdef ORCHESTRATOR_SGLANG_VENV
 sglang-cpu:

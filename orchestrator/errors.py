@@ -35,6 +35,8 @@ class OrchestratorError(Exception):
     """What happened, the evidence for it, the command to type next, and which pages of ``fab docs`` tell more (`see`)."""
 
     exit_code = 1
+    category = "failed"
+    """Its name for programs (``--json``), which stays when the class is called otherwise."""
 
     def __init__(self, message: str, *, evidence: Sequence[str] = (), next_step: str | None = None, see: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -48,99 +50,132 @@ class UsageError(OrchestratorError):
     """Wrong flags or values on the command line."""
 
     exit_code = 2
+    category = "usage"
 
 
 class ConfigError(OrchestratorError):
     """The YAML is wrong; one line of `evidence` a mistake, each ``file:line: path: what is wrong and what is allowed``."""
 
     exit_code = 2
+    category = "config"
 
 
 class RefusedError(OrchestratorError):
     """Refused before anything was touched."""
 
     exit_code = 3
+    category = "refused"
 
 
 class UnreachableError(OrchestratorError):
     """A place could not be reached, trusted or used."""
 
     exit_code = 4
+    category = "unreachable"
 
 
 class ConnectError(UnreachableError):
     """No SSH connection: network, banner, authentication or a deadline."""
 
+    category = "connect"
+
 
 class HostKeyError(UnreachableError):
     """The host key is unknown or differs from the known one."""
+
+    category = "host_key"
 
 
 class ContainerError(UnreachableError):
     """The container is not running, or can't be entered from the host."""
 
+    category = "container"
+
 
 class RightsError(UnreachableError):
     """The account lacks a right without which nothing can be proven or done."""
+
+    category = "rights"
 
 
 class NotRootError(RightsError):
     """The place was reached and asked, and what was asked takes root there."""
 
+    category = "not_root"
+
 
 class PythonError(UnreachableError):
     """The place has no Python that can run the agent."""
+
+    category = "python"
 
 
 class KernelError(UnreachableError):
     """The place's kernel is too old, or denies a call that the agent needs."""
 
+    category = "kernel"
+
 
 class DiskFullError(UnreachableError):
     """A disk in the place is full, so nothing can be recorded and nothing is begun."""
+
+    category = "disk_full"
 
 
 class AgentError(UnreachableError):
     """The agent was killed, raised, or answered with something that is not its protocol."""
 
+    category = "agent"
+
 
 class ConnectionLostError(UnreachableError):
     """The connection ended before the agent's answer; what runs on the box goes on there."""
+
+    category = "connection_lost"
 
 
 class LockedError(OrchestratorError):
     """Somebody else is changing this service."""
 
     exit_code = 5
+    category = "locked"
 
 
 class TurnedAwayError(LockedError):
     """The box refused an order because of somebody who was not there yet when it was planned."""
 
+    category = "turned_away"
+
 
 class UnfinishedOrderError(LockedError):
     """A change that had touched something was cut off, and nobody has brought it to its end yet."""
+
+    category = "unfinished_order"
 
 
 class RolledBackError(OrchestratorError):
     """The new launch failed and the previous one serves again."""
 
     exit_code = 6
+    category = "rolled_back"
 
 
 class ServiceDownError(OrchestratorError):
     """Nothing serves any more, or it is not known whether anything does."""
 
     exit_code = 7
+    category = "service_down"
 
 
 class InvalidTimingError(OrchestratorError):
     """A decode timing is not to be believed; why is with it."""
 
     exit_code = 9
+    category = "invalid_timing"
 
 
 class InterruptedByOperatorError(OrchestratorError):
     """Ctrl-C at the operator's end; the box goes on by itself."""
 
     exit_code = 130
+    category = "interrupted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.common import CHANGE_FLAGS, confirmation, count, load
@@ -35,6 +36,7 @@ def adopt(
 ) -> int:
     """Write a service file from a server that was started by hand, and keep what it takes to bring it back."""
     from orchestrator.cli.adopt_text import adopted_blocks, adoption_blocks, file_blocks
+    from orchestrator.cli.documents.changes import Adopted
     from orchestrator.flows.adopt import adopt as keep
     from orchestrator.flows.adopt import examine
 
@@ -42,16 +44,21 @@ def adopt(
     call.interrupted = "interrupted; nothing was written"
     call.screen.note(f"inventory {loaded.label}")
     adoption = examine(loaded, _host(loaded, host, service), service, None if port is None else count("port", port), call.screen)
-    document = {"service": adoption.target.service.name, "host": adoption.target.host.name, "report": adoption.report}
-    document |= {"path": str(adoption.path), "text": adoption.file.text, "remarks": list(adoption.remarks), "rollback": adoption.rollback}
-    if print:
-        call.screen.show(file_blocks(adoption))
-        call.document(**document, written=False)
+    target = adoption.target
+    answer = Adopted(
+        host=target.host.name,
+        service=target.service.name,
+        report=adoption.report,
+        path=str(adoption.path),
+        text=adoption.file.text,
+        remarks=list(adoption.remarks),
+        rollback=adoption.rollback,
+    )
+    if print or plan:
+        call.screen.show(file_blocks(adoption) if print else adoption_blocks(adoption))
+        call.answer(answer)
         return 0
     call.screen.show(adoption_blocks(adoption))
-    if plan:
-        call.document(**document, written=False)
-        return 0
     if not confirmation(call, yes=yes)(adoption.plan):
         raise RefusedError("not confirmed, nothing was written")
     call.interrupted = "interrupted; fab rollback --list shows whether the box has kept a record"
@@ -59,7 +66,7 @@ def adopt(
     call.screen.show(adopted_blocks(adoption, report))
     recorded = None if report is None else report.recorded
     answers_kept = report is not None and report.answers_kept
-    call.document(**document, written=not adoption.exists, recorded=recorded, answers_kept=answers_kept)
+    call.answer(dataclasses.replace(answer, written=not adoption.exists, recorded=recorded, answers_kept=answers_kept))
     return 0
 
 

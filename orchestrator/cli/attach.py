@@ -28,7 +28,7 @@ def attach(
     from orchestrator.flows.attach import attach as run
 
     target = choose(inventory, host, service)
-    return _finish(call, run(target, order, _observe(call, target), lambda found: _begin(call, found), interruption(call)))
+    return _finish(call, target, run(target, order, _observe(call, target), lambda found: _begin(call, found), interruption(call)))
 
 
 @verb(flags=_ORDER_FLAGS)
@@ -45,7 +45,7 @@ def resume(
 
     target = choose(inventory, host, service)
     call.screen.outlives_reader = True
-    return _finish(call, run(target, order, _observe(call, target), lambda found: _begin(call, found), interruption(call)))
+    return _finish(call, target, run(target, order, _observe(call, target), lambda found: _begin(call, found), interruption(call)))
 
 
 def _observe(call: Call, target: Target) -> Observers:
@@ -62,8 +62,9 @@ def _begin(call: Call, order: OrderStatus) -> None:
     call.run.begin()
 
 
-def _finish(call: Call, result: OrderResult) -> int:
+def _finish(call: Call, target: Target, result: OrderResult) -> int:
+    from orchestrator.cli.documents.changes import Watched
     from orchestrator.cli.text import commands, pages_on
 
-    call.document(exit_code=result.exit_code, see=commands(pages_on(result)))
+    call.answer(Watched(target.host.name, target.service.name, result, commands(pages_on(result))))
     return result.exit_code

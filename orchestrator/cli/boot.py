@@ -27,6 +27,7 @@ def boot(
     """Show what starts the server again after a crash or a reboot; --on writes it, --off removes it."""
     from orchestrator.agent.wire_launches import BootAction
     from orchestrator.cli.boot_text import comes_back_lines, verdict_lines
+    from orchestrator.cli.documents.changes import Boot
     from orchestrator.flows.boot import boot as ask
 
     if on and off:
@@ -41,5 +42,5 @@ def boot(
     if off and target.service.boot is not False:
         call.screen.show([Line("the next launch that is verified writes it again, unless the service's file says boot: false")])
     code = 1 if on and report.verdicts else 0
-    call.document(host=target.host.name, service=target.service.name, report=report, exit_code=code)
+    call.answer(Boot(target.host.name, target.service.name, report))
     return code

@@ -31,6 +31,7 @@ def budget(
     from orchestrator.agent.wire_budget import SCHEMA
     from orchestrator.agent.wire_measure import SCHEMA as MEASURE_SCHEMA
     from orchestrator.cli.budget_text import budget_blocks
+    from orchestrator.cli.documents.timing import Budgeted
     from orchestrator.flows.budget import budget as run
     from orchestrator.flows.budget import measured_of
     from orchestrator.flows.measure import MeasureOptions, measure
@@ -57,5 +58,5 @@ def budget(
     folder.keep(BUDGET_FILE, {"schema": SCHEMA, **document})
     call.screen.close()
     call.screen.show(budget_blocks(target.service.name, target.place, found))
-    call.document(**document, exit_code=found.exit_code)
+    call.answer(Budgeted(**document))
     return found.exit_code

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import Any
-
 from orchestrator.cli.edge import Call, verb
 
 
@@ -21,6 +17,7 @@ from orchestrator.cli.edge import Call, verb
 def compare(call: Call, first: str, second: str, invalid: bool = False, json: bool = False) -> int:
     """Say whether the second is faster or slower than the first, by batch size, and what else differs; 9 when one is not to be believed."""
     from orchestrator.cli.compare_text import comparison_blocks
+    from orchestrator.cli.documents.comparing import Compared
     from orchestrator.flows.compare import compare as run
     from orchestrator.flows.compare import doubts
     from orchestrator.results.measurements import load_side
@@ -30,14 +27,6 @@ def compare(call: Call, first: str, second: str, invalid: bool = False, json: bo
     doubted = doubts([*sides[0], *sides[1]])
     call.screen.show(comparison_blocks(*sides, compared, doubted))
     labels = [[item.label for item in side] for side in sides]
-    call.document(first=labels[0], second=labels[1], not_believed=doubted, **finite(dataclasses.asdict(compared)), exit_code=0)
+    differing, batches, remarks = list(compared.differing), list(compared.batches), list(compared.remarks)
+    call.answer(Compared(labels[0], labels[1], doubted, differing, batches, remarks))
     return 0
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity: what is unbounded is null."""
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and math.isinf(value) else value

@@ -22,6 +22,7 @@ def docs(call: Call, topics: str = "", json: bool = False) -> None:
     fab docs out_of_memory_kv_cache
     """
     from orchestrator.cli.docs_text import list_blocks, topic_blocks
+    from orchestrator.cli.documents.reference import Topic, Topics
     from orchestrator.reference.pages import topics as all_topics
 
     known = all_topics()
@@ -31,12 +32,8 @@ def docs(call: Call, topics: str = "", json: bool = False) -> None:
             raise _unknown(name, list(known))
     chosen = [known[name] for name in dict.fromkeys(named)]
     call.screen.show(topic_blocks(chosen, call.screen.width) if chosen else list_blocks(list(known.values())))
-    call.document(
-        topics=[
-            {"name": topic.name, "kind": topic.kind, "title": topic.title, **({"text": topic.text} if chosen else {})}
-            for topic in chosen or known.values()
-        ]
-    )
+    told = [Topic(topic.name, topic.kind, topic.title, topic.text if chosen else None) for topic in chosen or known.values()]
+    call.answer(Topics(told))
 
 
 _MOST_NAMED = 5

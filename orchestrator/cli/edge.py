@@ -12,10 +12,8 @@ import functools
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +22,12 @@ import fabric.main  # type: ignore[import-untyped]
 from invoke.context import Context
 from invoke.exceptions import Exit
 
+from orchestrator.cli.tracebacks import keep_traceback
 from orchestrator.errors import InterruptedByOperatorError, OrchestratorError, UsageError
 from orchestrator.results.redaction import Redactor
 
 if TYPE_CHECKING:
+    from orchestrator.cli.documents.envelope import Problem
     from orchestrator.cli.screen import Screen
     from orchestrator.results.runs import RunFolder
 
@@ -78,6 +78,8 @@ class Call:
         self.run: RunFolder | None = None
         self.outer: Call | None = None
         """The call in the midst of which this one is made."""
+        self._answer: Any = None
+        self._problem: Problem | None = None
         self._stopped_by: signal.Signals | None = None
         self.interrupted = "interrupted"
         """What Ctrl-C means now, where nothing that knows better catches it; empty where it is the usual end."""
@@ -99,7 +101,7 @@ class Call:
     def keep_tracebacks(self, *errors: BaseException) -> list[str]:
         """Keep the tracebacks of what was not foreseen; the evidence that names their file, or the last lines where it can't be kept."""
         texts = [traceback.format_exception(error) for error in errors]
-        kept = _keep_traceback(self, "\n".join("".join(text) for text in texts))
+        kept = keep_traceback(self.run, self.redactor, "\n".join("".join(text) for text in texts))
         return [f"traceback: {kept}"] if kept is not None else [line for text in texts for line in text[-1].splitlines()]
 
     def keep_run(self, *names: str) -> RunFolder:
@@ -109,37 +111,44 @@ class Call:
         self.run = RunFolder.create(self.verb, names, self.redactor, self.screen.warn)
         return self.run
 
-    def document(self, **fields: Any) -> None:
-        """Give the answer as JSON, when that was asked for."""
-        run = {"run": str(self.run.path)} if self.run is not None and self.run.kept else {}
-        self.screen.document({"schema": f"orchestrator.{self.verb}/1", **fields, **run})
+    def answer(self, answer: Any) -> None:
+        """Give the answer as data: one of the verb's types in :mod:`orchestrator.cli.documents`. It is printed when the verb has ended."""
+        self._answer = answer
 
-    def fail(
-        self,
-        message: str,
-        exit_code: int,
-        evidence: list[str] | None = None,
-        next_step: str | None = None,
-        see: Sequence[str] = (),
-    ) -> int:
-        """Tell why the verb did not do what was asked, in every form that is wanted, and return the exit code."""
-        from orchestrator.cli.text import commands, error_blocks
+    def fail(self, problem: Problem, *, silently: bool = False) -> int:
+        """Tell why the verb did not do what was asked, and return the exit code. Where it is `silently`, only the document tells."""
+        from orchestrator.cli.text import error_blocks
 
-        error = {"message": message, "evidence": evidence or [], "next_step": next_step, "exit_code": exit_code, "see": commands(see)}
+        self._problem = problem
+        if silently:
+            return problem.exit_code
         self.screen.close()
-        self.screen.error(error_blocks(message, evidence or [], next_step, see))
+        self.screen.error(error_blocks(problem.message, problem.evidence, problem.next_step, problem.see))
         if self.run is not None:
-            self.run.keep("error.json", error)
-        self.document(error=error)
-        return exit_code
+            self.run.keep("error.json", problem)
+        return problem.exit_code
 
-    def end(self) -> None:
-        """Name the run folder, on the last line."""
+    def end(self, code: int) -> int:
+        """Name the run folder, on the last line; then print the document, when that was asked for. Returns the exit code.
+
+        One document a call, whatever has happened in it, and the last thing that it does: so its exit code is that of the process.
+        """
         from orchestrator.cli.blocks import Line
 
         self.screen.close()
-        if self.run is not None and self.run.kept:
-            self.screen.show([Line(f"kept in {self.run.path}", "quiet", whole=True)])
+        run = str(self.run.path) if self.run is not None and self.run.kept else None
+        if run is not None:
+            self.screen.show([Line(f"kept in {run}", "quiet", whole=True)])
+        if self.as_json:
+            self._print_document(code, run)
+        return code
+
+    def _print_document(self, code: int, run: str | None) -> None:
+        from orchestrator.cli.documents.envelope import SCHEMA, Envelope
+
+        if self.outer is None:
+            begin_document()
+        self.screen.document(Envelope(SCHEMA, self.verb, code, self._problem, run), self._answer)
 
 
 class _Task(fabric.Task):  # type: ignore[misc]  # fabric has no types
@@ -191,8 +200,9 @@ def verb(
         @functools.wraps(body)
         def run(context: Context, **given: Any) -> None:
             sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # invoke turned it off: slow starts for good
-            call = Call(name, as_json=bool(given.pop("json", False)))
-            if any(text in _HELP for text in _texts(given)):
+            as_json, asks_help = bool(given.pop("json", False)), any(text in _HELP for text in _texts(given))
+            call = Call(name, as_json=as_json and not asks_help)
+            if asks_help:
                 code = guarded(call, lambda: front_end.print_task_help(name))
             else:
                 code = guarded(call, lambda: body(call, **understood(context, given, many_hosts=many_hosts)))
@@ -259,6 +269,16 @@ front_end: fabric.main.Fab = fabric.main.program
 """The program that parses this process's command line. Plain ``fab`` runs Fabric's; our own puts itself here."""
 
 
+def document_begun() -> bool:
+    """Whether the JSON document of this command line is being written, or was: another one must not follow."""
+    return bool(getattr(front_end, "document_begun", False))
+
+
+def begin_document() -> None:
+    """Remember that it is."""
+    front_end.document_begun = True
+
+
 def refuse_ineffective(args: Mapping[str, Any]) -> None:
     """Refuse those of Fabric's flags that would be taken and change nothing.
 
@@ -289,21 +309,36 @@ def remainder() -> str:
 
 def guarded(call: Call, body: Callable[[], int | None]) -> int:
     """Run `body` and return its exit code, whatever happens in it."""
+    from orchestrator.cli.documents.envelope import Problem
+
     try:
         with _stopped_by_signals(call):
             code = body() or 0
     except InterruptedByOperatorError as error:
         code = _tell_interrupted(call, error)
     except OrchestratorError as error:
-        code = call.fail(error.message, error.exit_code, error.evidence, error.next_step, error.see)
+        code = call.fail(Problem.of(error))
     except KeyboardInterrupt:
         code = _tell_interrupted(call, InterruptedByOperatorError(call.interrupted))
     except BrokenPipeError:
         return leave_closed_output()
     except Exception as error:  # noqa: BLE001 - the edge: an operator gets a sentence, the traceback goes to a file
         code = _unexpected(call, error)
-    call.end()
-    return code
+    return _ended(call, code)
+
+
+def _ended(call: Call, code: int) -> int:
+    """End the call; the exit code."""
+    from orchestrator.cli.text import error_blocks
+
+    try:
+        return call.end(code)
+    except BrokenPipeError:
+        leave_closed_output()
+        return code
+    except OrchestratorError as error:
+        call.screen.error(error_blocks(error.message, error.evidence, error.next_step))
+        return code or error.exit_code
 
 
 @contextlib.contextmanager
@@ -331,12 +366,14 @@ def perform(task: fabric.Task, call: Call, flags: Mapping[str, Any]) -> int:
 
 def _tell_interrupted(call: Call, error: InterruptedByOperatorError) -> int:
     """Say where things stand and return the exit code."""
+    from orchestrator.cli.documents.envelope import Problem
+
     number = call.stopped_by
     code = call.interrupted_code
     by = [] if number is None else [f"stopped by {_STOPPED_BY[number]}"]
-    if error.message:
-        with contextlib.suppress(OSError):  # with SIGHUP the terminal may have gone
-            call.fail(error.message, code, [*by, *error.evidence], error.next_step)
+    problem = Problem(error.category, error.message or "interrupted", [*by, *error.evidence], error.next_step, code)
+    with contextlib.suppress(OSError):  # with SIGHUP the terminal may have gone
+        call.fail(problem, silently=not error.message)
     return code
 
 
@@ -347,24 +384,8 @@ def leave_closed_output() -> int:
 
 
 def _unexpected(call: Call, error: Exception) -> int:
-    return call.fail(
-        f"{call.verb} failed in a way that was not foreseen: {type(error).__name__}: {error}",
-        OrchestratorError.exit_code,
-        call.keep_tracebacks(error),
-        "report it with that file; fab status shows where things stand",
-    )
+    from orchestrator.cli.documents.envelope import Problem
 
-
-def _keep_traceback(call: Call, text: str) -> Path | None:
-    if call.run is not None and call.run.kept:
-        call.run.keep_text("traceback.txt", text)
-        return call.run.path / "traceback.txt"
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orchestrator"
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = cache / f"traceback-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.txt"
-        path.write_text(call.redactor.text(text), encoding="utf-8")
-        path.chmod(0o600)
-    except (OSError, RuntimeError):  # the latter where nobody says where the user's home is
-        return None
-    return path
+    message = f"{call.verb} failed in a way that was not foreseen: {type(error).__name__}: {error}"
+    next_step = "report it with that file; fab status shows where things stand"
+    return call.fail(Problem("unforeseen", message, call.keep_tracebacks(error), next_step, OrchestratorError.exit_code))

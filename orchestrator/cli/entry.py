@@ -19,8 +19,19 @@ def main() -> None:
     try:
         _run()
     except KeyboardInterrupt:  # while importing, or past the verb's own word on it
-        sys.stderr.write("interrupted\n")
+        _tell_interrupted()
         sys.exit(130)
+
+
+def _tell_interrupted() -> None:
+    """On standard error, and as the one document of ``--json`` unless that is there already."""
+    sys.stderr.write("interrupted\n")
+    edge = sys.modules.get("orchestrator.cli.edge")
+    begun = edge is not None and hasattr(edge, "document_begun") and edge.document_begun()
+    if "--json" in sys.argv[1:] and not begun:
+        from orchestrator.cli.documents.envelope import Problem, refusal
+
+        sys.stdout.write(refusal(None, Problem("interrupted", "interrupted", [], None, 130)) + "\n")
 
 
 def _run() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.common import count
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents.timing import BudgetAccount, ProfileAccount
+    from orchestrator.results.budget import Budgeted
+    from orchestrator.results.profile import Profiled
 
 _JSON = {"json": "Print one JSON document on standard output."}
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -39,6 +44,7 @@ def history(
     json: bool = False,
 ) -> None:
     """List what was run: when, what, where, how it ended, how long it was dark, how fast the server decodes."""
+    from orchestrator.cli.documents.runs import History, RunListed, Unreadable
     from orchestrator.cli.history_text import history_blocks
     from orchestrator.flows.history import history as look
     from orchestrator.results.history import Wanted
@@ -49,9 +55,9 @@ def history(
     for remark in listing.history.remarks:
         call.screen.warn(remark)
     call.screen.show(history_blocks(listing, time.time()))
-    unreadable = [{"name": name, "problem": problem} for name, problem in listing.history.unreadable]
-    runs = [{**dataclasses.asdict(entry), "path": str(listing.root / entry.name)} for entry in listing.history.entries]
-    call.document(root=str(listing.root), runs=runs, unreadable=unreadable, remarks=list(listing.history.remarks))
+    unreadable = [Unreadable(*item) for item in listing.history.unreadable]
+    runs = [RunListed(**vars(entry), path=str(listing.root / entry.name)) for entry in listing.history.entries]
+    call.answer(History(str(listing.root), runs, unreadable, list(listing.history.remarks)))
 
 
 @verb(
@@ -60,29 +66,38 @@ def history(
 )
 def show(call: Call, run: str = "last", json: bool = False) -> None:
     """Show all that was kept of a run: plan, states with their times, how it ended and why, timings and what they depend on."""
+    from orchestrator.cli.documents.runs import Shown
     from orchestrator.cli.show_text import run_blocks
     from orchestrator.flows.history import show as look
-    from orchestrator.results.kept_accounts import account_document
 
     if "," in run:
         raise UsageError("one run at a time", next_step=f"fab show {run.partition(',')[0]}")
     shown = look(run)
     found = shown.run
     call.screen.show(run_blocks(shown))
-    call.document(
+    answer = Shown(
         path=str(found.path),
         record=found.record,
-        ended=found.ending,
+        ending=found.ending,
         plan=found.plan,
         course=shown.course,
         result=found.result,
-        error=found.error,
+        kept_error=found.error,
         report=found.measurement.report if found.measurement is not None else None,
         prep=found.prep,
-        account=None if shown.account is None else account_document(shown.account),
+        account=None if shown.account is None else _account(shown.account),
         problems=list(shown.problems),
         files=dict(shown.files),
     )
+    call.answer(answer)
+
+
+def _account(found: Budgeted | Profiled) -> BudgetAccount | ProfileAccount:
+    from orchestrator.cli.documents.timing import BudgetAccount, ProfileAccount
+    from orchestrator.results.budget import Budgeted
+    from orchestrator.results.kept_accounts import budget_document, profile_document
+
+    return BudgetAccount(**budget_document(found)) if isinstance(found, Budgeted) else ProfileAccount(**profile_document(found))
 
 
 def _since(text: str | None, now: float) -> float | None:

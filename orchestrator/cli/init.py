@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -12,10 +13,13 @@ from orchestrator.cli.blocks import Line, indented
 from orchestrator.cli.common import SHARED_FLAGS, asked, inventory_to_write, positive
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import OrchestratorError, RefusedError, UsageError
+from orchestrator.flows.observer import Observer, Observers
 
 if TYPE_CHECKING:
+    from orchestrator.cli.documents.new_inventory import Checks, NewInventory
     from orchestrator.config import Inventory
     from orchestrator.flows.init_draft import Draft
+    from orchestrator.flows.plan import Plan
     from orchestrator.flows.target import Target
 
 _ADDRESS = "address of the machine or container, as ssh takes it (user@address:port, or a Host of ~/.ssh/config)"
@@ -95,16 +99,16 @@ def init(
         made.inventory.backends_named(backend)  # a name that does not exist is told before anything is written
     call.screen.show(draft_blocks(made))
     if plan:
-        call.document(**_document(made), written=False)
+        call.answer(_answer(made))
         return 0
     if made.files and not asked(call, f"write {len(made.files)} files to {directory} now?", yes=yes):
         raise RefusedError("not confirmed, nothing was written")
     put_in_place(directory, made.files)
     call.interrupted = f"interrupted; the inventory {directory} is written"
     call.screen.show(written_blocks(made))
-    checks = _check(call, made, backend)
+    checks, planned = _check(call, made, backend)
     call.screen.show(next_blocks(made, found_by_itself=inventory_to_write(None) == directory))
-    call.document(**_document(made), written=bool(made.files), checks=checks)
+    call.answer(dataclasses.replace(_answer(made), written=bool(made.files), checks=checks, plan=planned))
     return 0
 
 
@@ -185,22 +189,26 @@ def _confirm(call: Call, *, yes: bool, compared: bool) -> Callable[[Any], bool]:
     return lambda offer: accepted(call, offer, yes=yes or compared, flags="--fingerprint SHA256:..., or --yes")
 
 
-def _document(made: Draft) -> dict[str, object]:
-    return {
-        "inventory": str(made.directory),
-        "host": made.host.name,
-        "service": None if made.target is None else made.target.service.name,
-        "files": [{"name": file.name, "new": file.before is None, "text": file.added} for file in made.files],
-        "paste": made.paste or None,
-        "unfinished": made.unfinished or None,
-        "offers": made.offers,
-        "places": [{"place": item.key, "problem": item.problem or None, "report": item.report} for item in made.seen],
-        "remarks": made.remarks,
-    }
+def _answer(made: Draft) -> NewInventory:
+    """As long as nothing is written."""
+    from orchestrator.cli.documents.new_inventory import FileAdded, NewInventory, PlaceSeen
+
+    return NewInventory(
+        inventory=str(made.directory),
+        host=made.host.name,
+        service=None if made.target is None else made.target.service.name,
+        files=[FileAdded(file.name, file.before is None, file.added) for file in made.files],
+        paste=made.paste or None,
+        unfinished=made.unfinished or None,
+        offers=made.offers,
+        places=[PlaceSeen(item.key, item.problem or None, item.report) for item in made.seen],
+        remarks=made.remarks,
+    )
 
 
-def _check(call: Call, made: Draft, backend: str | None) -> dict[str, int | None]:
-    """The exit codes of the diagnosis and of the plan, None where there is nothing to plan; what is red undoes nothing."""
+def _check(call: Call, made: Draft, backend: str | None) -> tuple[Checks, Plan | None]:
+    """The exit codes of the diagnosis and of the plan, and the plan as far as it was made; what is red undoes nothing."""
+    from orchestrator.cli.documents.new_inventory import Checks
     from orchestrator.config import load_inventory
 
     inventory = made.inventory if made.paste else load_inventory(made.directory)
@@ -210,10 +218,20 @@ def _check(call: Call, made: Draft, backend: str | None) -> dict[str, int | None
 
         service = inventory.service(made.target.service.name)
         target = Target(inventory, inventory.host(service.host), service)
-    return {
-        "doctor": _told(call, lambda: _doctor(call, inventory, made, target, backend)),
-        "plan": None if target is None else _told(call, lambda: _plan(call, target, backend, serves=made.server is not None)),
-    }
+    heard = _PlanHeard([call.screen])
+    doctor = _told(call, lambda: _doctor(call, inventory, made, target, backend))
+    plan = None if target is None else _told(call, lambda: _plan(call, target, backend, heard, serves=made.server is not None))
+    return Checks(doctor, plan), heard.found
+
+
+class _PlanHeard(Observers):
+    """Remembers the plan, also where it is refused."""
+
+    found: Plan | None = None
+
+    def plan(self, plan: Plan) -> None:
+        super().plan(plan)
+        self.found = plan
 
 
 def _told(call: Call, check: Callable[[], int]) -> int:
@@ -238,7 +256,7 @@ def _doctor(call: Call, inventory: Inventory, made: Draft, target: Target | None
     return found.exit_code
 
 
-def _plan(call: Call, target: Target, backend: str | None, *, serves: bool) -> int:
+def _plan(call: Call, target: Target, backend: str | None, observer: Observer, *, serves: bool) -> int:
     from orchestrator.flows.order import Options
     from orchestrator.flows.relaunch import launch, relaunch
 
@@ -246,5 +264,5 @@ def _plan(call: Call, target: Target, backend: str | None, *, serves: bool) -> i
     profiles = target.inventory.backends_named(named)
     run, name = (relaunch, "relaunch") if serves else (launch, "launch")
     call.screen.show([Line(), Line(target.command(name, f"--backend {named}", "--plan"), "strong", whole=True)])
-    outcome = run(target, profiles, Options(plan_only=True, again=True), call.screen, lambda plan: False)
+    outcome = run(target, profiles, Options(plan_only=True, again=True), observer, lambda plan: False)
     return 0 if outcome.result is None else outcome.result.exit_code

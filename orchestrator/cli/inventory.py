@@ -12,6 +12,7 @@ from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.cli.documents.inventory import BackendVariant
     from orchestrator.config import Backend, Inventory, TuningProfile, Variant
     from orchestrator.config.tuning import Knob
     from orchestrator.flows.trust import Offer
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 @verb(flags=SHARED_FLAGS)
 def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
     """List the inventory's hosts, how they are reached, their tuning profiles and their services."""
+    from orchestrator.cli.documents.inventory import Hosts
+
     loaded = load(inventory)
     rows = []
     for host in loaded.hosts.values():
@@ -32,7 +35,7 @@ def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
     call.screen.show([Table(["host", "reached at", "container", "gpus", "tuning", "services"], rows, right=frozenset({"gpus"}))])
     for name, path in _absent_keys(loaded):
         call.screen.warn(f"{name}: identity file {path} does not exist on this machine")
-    call.document(inventory=str(loaded.directory), hosts=[item.model_dump(mode="json") for item in loaded.hosts.values()])
+    call.answer(Hosts(str(loaded.directory), list(loaded.hosts.values())))
 
 
 def _absent_keys(inventory: Inventory) -> list[tuple[str, str]]:
@@ -48,11 +51,12 @@ def _absent_keys(inventory: Inventory) -> list[tuple[str, str]]:
 @verb(flags=SHARED_FLAGS)
 def services(call: Call, inventory: str | None = None, json: bool = False) -> None:
     """List the inventory's services."""
+    from orchestrator.cli.documents.inventory import Services, service_data
+
     loaded = load(inventory)
     rows = [[item.name, item.host, item.place, str(item.port), item.model] for item in loaded.services.values()]
     call.screen.show([Table(["service", "host", "place", "port", "model"], rows, right=frozenset({"port"}))])
-    described = [item.model_dump(mode="json", exclude={"secrets"}) | {"secrets": sorted(item.secrets)} for item in loaded.services.values()]
-    call.document(inventory=str(loaded.directory), services=described)
+    call.answer(Services(str(loaded.directory), [service_data(item) for item in loaded.services.values()]))
 
 
 @verb(
@@ -70,12 +74,14 @@ def backends(
     json: bool = False,
 ) -> None:
     """List the backend profiles, the newest SGLang versions they exist in, their flags, and when to use them."""
+    from orchestrator.cli.documents.inventory import BackendListed, Backends
+
     loaded = load(inventory)
-    documents = []
+    listed = []
     rows: dict[str, list[list[str]]] = {"backend": [], "overlay": []}
     for backend in loaded.backends.values():
         variants = _variants(backend, sglang)
-        documents.append({"name": backend.name, "kind": backend.kind, "summary": backend.summary, "variants": _described(variants)})
+        listed.append(BackendListed(backend.name, backend.kind, backend.summary, [_described(variant) for variant in variants]))
         rows[backend.kind] += _variant_rows(backend.name, variants if all else variants[-1:], sglang)
     for kind, found in rows.items():
         call.screen.show([Table([kind, "SGLang", "compute capability", "flags"], found), Line()])
@@ -84,7 +90,7 @@ def backends(
     call.screen.show([Line("compute capabilities in brackets: unproven, a warning; any other than those listed is refused"), Line()])
     call.screen.show([Line("when to use it", "strong")])
     call.screen.show([Table(["backend", "use"], [[item.name, item.summary] for item in loaded.backends.values()])])
-    call.document(inventory=str(loaded.directory), sglang=sglang, backends=documents)
+    call.answer(Backends(str(loaded.directory), sglang, listed))
 
 
 def _variant_rows(name: str, variants: Sequence[Variant], sglang: str | None) -> list[list[str]]:
@@ -130,22 +136,18 @@ def _value(value: object) -> str:
     return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
 
 
-def _described(variants: list[Variant]) -> list[dict[str, object]]:
-    return [
-        {
-            "sglang": str(variant.sglang),
-            "arguments": dict(variant.arguments),
-            "environment": dict(variant.environment),
-            "requirements": variant.requirements.model_dump(mode="json"),
-            "refused": variant.refused,
-        }
-        for variant in variants
-    ]
+def _described(variant: Variant) -> BackendVariant:
+    from orchestrator.cli.documents.inventory import BackendVariant
+
+    arguments, environment = dict(variant.arguments), dict(variant.environment)
+    return BackendVariant(str(variant.sglang), arguments, environment, variant.requirements, variant.refused)
 
 
 @verb(flags={"profile": "Only this tuning profile, and why each of its knobs is in it.", **SHARED_FLAGS})
 def tunings(call: Call, profile: str | None = None, inventory: str | None = None, json: bool = False) -> None:
     """List the tuning profiles: what the knobs of a machine should be."""
+    from orchestrator.cli.documents.inventory import Tunings
+
     loaded = load(inventory)
     chosen = list(loaded.tunings.values()) if profile is None else [loaded.tuning(profile)]
     for item in chosen:
@@ -157,7 +159,7 @@ def tunings(call: Call, profile: str | None = None, inventory: str | None = None
         call.screen.show([Line(f"there is none; write one: {loaded.directory}/tuning/NAME.yml, and tuning: NAME for a host in hosts.yml")])
     elif profile is None:
         call.screen.show([Line("why each knob is in a profile: fab tunings --profile NAME", whole=True)])
-    call.document(inventory=str(loaded.directory), tunings=[_tuning(item) for item in chosen])
+    call.answer(Tunings(str(loaded.directory), [_tuning(item) for item in chosen]))
 
 
 def _expectations(profile: TuningProfile) -> list[Line]:
@@ -180,9 +182,9 @@ def _knob(knob: Knob) -> str:
     return f"{knob.knob} {knob.name}".rstrip() + where
 
 
-def _tuning(profile: TuningProfile) -> dict[str, object]:
-    knobs = [knob.model_dump(mode="json") | {"persist": knob.persists} for knob in profile.knobs]
-    return profile.model_dump(mode="json") | {"knobs": knobs}
+def _tuning(profile: TuningProfile) -> TuningProfile:
+    """With the word on each knob whether it would be set at boot."""
+    return profile.model_copy(update={"knobs": [knob.model_copy(update={"persist": knob.persists}) for knob in profile.knobs]})
 
 
 @verb(
@@ -196,7 +198,9 @@ def _tuning(profile: TuningProfile) -> dict[str, object]:
 )
 def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inventory: str | None = None, json: bool = False) -> int:
     """Show a host's key fingerprints and pin them in the inventory's known_hosts."""
-    from orchestrator.cli.text import error_blocks
+    from orchestrator.cli.documents.envelope import Problem
+    from orchestrator.cli.documents.inventory import Trusted
+    from orchestrator.cli.text import commands, error_blocks
     from orchestrator.flows.trust import trust as pin
 
     loaded = load(inventory)
@@ -215,10 +219,9 @@ def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inven
         what = "trusted already" if offer.trusted else f"pinned in {loaded.known_hosts}{replaced}"
         call.screen.show([Line(f"{offer.host}, {offer.where}: {what}", "good")])
     for error in found.failures:
-        call.screen.error(error_blocks(error.message, error.evidence, error.next_step, error.see))
+        call.screen.error(error_blocks(error.message, error.evidence, error.next_step, commands(error.see)))
     code = max((error.exit_code for error in found.failures), default=0)
-    errors = [{"message": error.message, "evidence": error.evidence, "next_step": error.next_step} for error in found.failures]
-    call.document(known_hosts=str(loaded.known_hosts), offers=found.offers, errors=errors, exit_code=code)
+    call.answer(Trusted(str(loaded.known_hosts), found.offers, [Problem.of(error) for error in found.failures]))
     return code
 
 

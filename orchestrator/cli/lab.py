@@ -55,14 +55,8 @@ def _folder(directory: str | None) -> Path:
 
 
 def _show(call: Call, info: LabInfo) -> None:
+    from orchestrator.cli.documents.lab import Lab
     from orchestrator.lab.control import describe
 
     call.screen.show([Line(line) for line in describe(info).splitlines()])
-    call.document(
-        directory=str(info.directory),
-        inventory=str(info.inventory),
-        up=info.is_up,
-        ssh_pid=info.ssh_pid,
-        processes=info.processes,
-        hosts=list(info.hosts),
-    )
+    call.answer(Lab(str(info.directory), str(info.inventory), info.is_up, info.ssh_pid, info.processes, list(info.hosts)))

@@ -23,6 +23,7 @@ def acquire(
     json: bool = False,
 ) -> None:
     """Keep changes of a service away, everybody's, until lock.release."""
+    from orchestrator.cli.documents.changes import Lock
     from orchestrator.flows.locks import Patience
     from orchestrator.flows.locks import acquire as take
 
@@ -31,24 +32,26 @@ def acquire(
     target = choose(inventory, host, service)
     found = take(target, message, call.screen, Patience(seconds("wait", wait) or 0.0))
     call.screen.show([Line(f"{target.service.name} in {target.place} is locked", "good"), Line(f"next: {target.command('lock.release')}")])
-    call.document(host=target.host.name, service=target.service.name, lock=found)
+    call.answer(Lock(target.host.name, target.service.name, found))
 
 
 @verb(title="lock.status", flags=TARGET_FLAGS)
 def status(call: Call, host: str | None = None, service: str | None = None, inventory: str | None = None, json: bool = False) -> None:
     """Show who keeps changes of a service away: a person, an order at work, or an order of another service on its GPUs."""
+    from orchestrator.cli.documents.changes import Lock
     from orchestrator.cli.status_text import lock_blocks
     from orchestrator.flows.locks import status as look
 
     target = choose(inventory, host, service)
     found = look(target)
     call.screen.show(lock_blocks(target.service.name, found))
-    call.document(host=target.host.name, service=target.service.name, lock=found)
+    call.answer(Lock(target.host.name, target.service.name, found))
 
 
 @verb(title="lock.release", flags=TARGET_FLAGS)
 def release(call: Call, host: str | None = None, service: str | None = None, inventory: str | None = None, json: bool = False) -> None:
     """End the lock on a service, whoever's it is, and say whose it was."""
+    from orchestrator.cli.documents.changes import Lock
     from orchestrator.cli.status_text import released_blocks
     from orchestrator.flows.locks import release as end
     from orchestrator.results.runs import operator_name
@@ -56,4 +59,4 @@ def release(call: Call, host: str | None = None, service: str | None = None, inv
     target = choose(inventory, host, service)
     found = end(target)
     call.screen.show(released_blocks(target.service.name, found.released, operator_name()))
-    call.document(host=target.host.name, service=target.service.name, lock=found)
+    call.answer(Lock(target.host.name, target.service.name, found))

@@ -32,7 +32,8 @@ def measure(
     json: bool = False,
 ) -> int:
     """Time decoding by batch size, next to the server, with what the numbers depend on; 9 when they are not to be believed."""
-    from orchestrator.cli.measure_text import floor_blocks, floor_data, measure_blocks
+    from orchestrator.cli.documents.timing import Measured
+    from orchestrator.cli.measure_text import floor_blocks, floor_found, measure_blocks
     from orchestrator.flows.measure import MeasureOptions
     from orchestrator.flows.measure import measure as run
     from orchestrator.results.floor import Given
@@ -57,8 +58,7 @@ def measure(
     keep(folder, **place, report=measured.report, given=given)
     call.screen.close()
     call.screen.show([*measure_blocks(target.service.name, target.place, measured), *floor_blocks(measured.report, given)])
-    told = {"floor": floor_data(measured.report, given)}
-    call.document(**place, valid=measured.valid, report=measured.report, **told, exit_code=measured.exit_code)
+    call.answer(Measured(**place, valid=measured.valid, report=measured.report, floor=floor_found(measured.report, given)))
     return measured.exit_code
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.agent.wire_measure import MOST_DIFFERENCE, BatchTiming, Covariates, GpuSeries, Interval, MeasureReport, OwnWord
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented, verdict_blocks
 from orchestrator.cli.text import duration
 from orchestrator.flows.measure import Measured, reasons, told_knobs
-from orchestrator.results.floor import Given, floor_document, floors, report_lines
+from orchestrator.results.floor import Floored, Given, floors, report_lines
 from orchestrator.results.weight_formats import NotCountableError
+
+if TYPE_CHECKING:
+    from orchestrator.cli.documents.timing import BatchFloor, FloorFound
 
 _COLUMNS = ("batch", "ms a token", "tok/s a stream", "tok/s in all", "first token, ms")
 
@@ -153,15 +156,33 @@ def _links(gpus: Sequence[GpuSeries]) -> list[str]:
     return [" | ".join(dict.fromkeys(found))] if found else []
 
 
-def floor_data(report: MeasureReport, given: Given) -> dict[str, object]:
-    """The same as data: ``batches``, or the ``problem`` for which there are none; and what somebody had noted."""
-    problem: str | None = None
-    found: list[dict[str, object]] = []
+def floor_found(report: MeasureReport, given: Given) -> FloorFound:
+    """The same as data, with what somebody had noted."""
+    from orchestrator.cli.documents.timing import FloorFound
+
     try:
-        found = floor_document(floors(report, given))
+        return FloorFound([_batch_floor(item) for item in floors(report, given)], None, given)
     except NotCountableError as error:
-        problem = str(error)
-    return {"batches": found, "problem": problem, "given": dataclasses.asdict(given)}
+        return FloorFound([], str(error), given)
+
+
+def _batch_floor(item: Floored) -> BatchFloor:
+    from orchestrator.cli.documents.timing import BatchFloor
+
+    found = item.floor
+    return BatchFloor(
+        batch_size=item.batch_size,
+        context=found.step.context,
+        ranks=found.step.ranks,
+        seconds=found.seconds,
+        bytes=found.bytes,
+        reads=list(found.reads),
+        reads_source=found.reads_source,
+        bandwidth=found.bandwidth,
+        bandwidth_source=found.bandwidth_source,
+        efficiency=item.efficiency,
+        remarks=list(found.remarks),
+    )
 
 
 def floor_blocks(report: MeasureReport, given: Given) -> list[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.blocks import Line
 from orchestrator.cli.common import SHARED_FLAGS, WAIT_FLAG, load, seconds
@@ -11,6 +11,8 @@ from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.cli.documents.envelope import Problem
+    from orchestrator.cli.documents.hosts import PreparedHost, PreparedPlace
     from orchestrator.config import Host, Inventory
     from orchestrator.errors import OrchestratorError
     from orchestrator.flows.prep import HostPrep, PrepOptions
@@ -131,6 +133,7 @@ class _Report:
 
     def run(self, profile: str | None) -> int:
         """Prepare, show, keep; returns the exit code."""
+        from orchestrator.cli.documents.hosts import Prepared
         from orchestrator.flows.prep import BOUND, prep_all
         from orchestrator.flows.prep_outcome import worst
 
@@ -149,10 +152,10 @@ class _Report:
         code = call.interrupted_code if code == _INTERRUPTED else code
         tracebacks = self._keep(done)
         self._show(done, tracebacks)
-        document = {"mode": self._mode, "hosts": [host_document(prep) for prep in done], "exit_code": code}
+        hosts = [host_document(prep) for prep in done]
         if call.run is not None:
-            call.run.keep("prep.json", document)
-        call.document(inventory=str(self._inventory.directory), **document)
+            call.run.keep("prep.json", {"mode": self._mode, "hosts": hosts, "exit_code": code})
+        call.answer(Prepared(str(self._inventory.directory), self._mode, hosts))
         return code
 
     @property
@@ -201,14 +204,14 @@ class _Report:
 
     def _tell_errors(self, done: Sequence[HostPrep], tracebacks: list[str], *, short: bool) -> None:
         """Why places could not be asked. Of many hosts only what to type next: the table has the rest."""
-        from orchestrator.cli.text import error_blocks
+        from orchestrator.cli.text import commands, error_blocks
 
         for prep in done:
             for error in _errors(prep):
                 evidence = [*error.evidence, *(tracebacks if _is_unforeseen(error) else [])]
                 next_step = "report it with that file" if _is_unforeseen(error) else error.next_step
                 if not short:
-                    self._call.screen.error(error_blocks(error.message, evidence, next_step, error.see))
+                    self._call.screen.error(error_blocks(error.message, evidence, next_step, commands(error.see)))
                 elif next_step and error.exit_code != _INTERRUPTED:
                     self._call.screen.error([Line(f"{prep.host}, next: {next_step}", whole=True)])
         if short and tracebacks:
@@ -242,33 +245,31 @@ def _left_something(prep: HostPrep) -> bool:
     return bool(changes) or any(result.outcome == KnobOutcome.FAILED or result.before != result.after for result in prep.results)
 
 
-def host_document(prep: HostPrep) -> dict[str, Any]:
-    """One host in the JSON document: the same shape for one and for many."""
+def host_document(prep: HostPrep) -> PreparedHost:
+    """One host as data: the same shape for one and for many."""
     from collections import Counter
 
-    return {
-        "host": prep.host,
-        "profile": prep.profile,
-        "exit_code": prep.exit_code,
-        "seconds": round(prep.seconds, 3),
-        "counts": dict(Counter(result.outcome for result in prep.results)),
-        "error": _error_document(prep.error),
-        "warnings": prep.warnings,
-        "places": [_place_document(part) for part in prep.reports],
-    }
+    from orchestrator.cli.documents.hosts import PreparedHost
+
+    return PreparedHost(
+        host=prep.host,
+        profile=prep.profile,
+        exit_code=prep.exit_code,
+        seconds=round(prep.seconds, 3),
+        counts=dict(Counter(result.outcome for result in prep.results)),
+        error=_problem(prep.error),
+        warnings=prep.warnings,
+        places=[_place_document(part) for part in prep.reports],
+    )
 
 
-def _place_document(part: PlaceTuning) -> dict[str, Any]:
-    return {
-        "place": part.label,
-        "kind": part.kind,
-        "stands_in": part.stands_in,
-        "error": _error_document(part.error),
-        "report": part.report,
-    }
+def _place_document(part: PlaceTuning) -> PreparedPlace:
+    from orchestrator.cli.documents.hosts import PreparedPlace
+
+    return PreparedPlace(place=part.label, kind=part.kind, stands_in=part.stands_in, error=_problem(part.error), report=part.report)
 
 
-def _error_document(error: OrchestratorError | None) -> dict[str, Any] | None:
-    if error is None:
-        return None
-    return {"message": error.message, "evidence": error.evidence, "next_step": error.next_step, "exit_code": error.exit_code}
+def _problem(error: OrchestratorError | None) -> Problem | None:
+    from orchestrator.cli.documents.envelope import Problem
+
+    return None if error is None else Problem.of(error)

@@ -28,6 +28,7 @@ def profile(
 ) -> int:
     """Trace a few decode steps under a small load and show kernel time by class; the traces stay in the run folder."""
     from orchestrator.agent.wire_budget import PROFILE_SCHEMA
+    from orchestrator.cli.documents.timing import Profiled
     from orchestrator.cli.profile_text import profile_blocks
     from orchestrator.flows.profile import ProfileOptions, analysed
     from orchestrator.flows.profile import profile as run
@@ -56,5 +57,5 @@ def profile(
     folder.keep(PROFILE_FILE, {"schema": PROFILE_SCHEMA, **document})
     call.screen.close()
     call.screen.show(profile_blocks(target.service.name, target.place, found))
-    call.document(**document, exit_code=found.exit_code)
+    call.answer(Profiled(**document))
     return found.exit_code

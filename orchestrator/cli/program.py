@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import itertools
 import re
@@ -18,9 +19,10 @@ from invoke.parser import Parser
 
 import orchestrator
 from orchestrator.cli import edge
+from orchestrator.cli.documents.envelope import Problem, refusal
 from orchestrator.cli.gathering import GatheringParser
 from orchestrator.cli.tasks import namespace
-from orchestrator.errors import InterruptedByOperatorError, UsageError
+from orchestrator.errors import InterruptedByOperatorError, OrchestratorError, UsageError
 
 _NO_COMMANDS = "this program runs no commands of your own: nothing can follow --"
 
@@ -50,7 +52,7 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
 
     def parse_tasks(self) -> None:
         if self.core.remainder and not self.args.complete.value:
-            raise Exit(_NO_COMMANDS, code=UsageError.exit_code)
+            raise self._refused(UsageError(_NO_COMMANDS))
         with self._our_exit_codes():
             super().parse_tasks()
 
@@ -63,7 +65,7 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         try:
             super().execute()
         except KeyboardInterrupt:  # before the verb, or after it: invoke's own answer is 1
-            raise Exit("interrupted", code=InterruptedByOperatorError.exit_code) from None
+            raise self._refused(InterruptedByOperatorError("interrupted")) from None
 
     def print_help(self) -> None:
         """Fabric's help without the flags that have no effect here."""
@@ -81,17 +83,35 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         except (ParseError, ValueError) as error:
             meant = _meant(str(error), self.argv) or _names_of(str(error))
             step = f"{self.binary} {meant}" if meant is not None else f"{self.binary} --help, or {self.binary} VERB --help"
-            raise Exit(f"{error}\nnext: {step}", code=UsageError.exit_code) from None
+            raise self._refused(UsageError(str(error), next_step=step)) from None
         except UsageError as error:
-            raise Exit(f"{error.message}\nnext: {error.next_step}", code=error.exit_code) from None
+            raise self._refused(error) from None
         except KeyboardInterrupt:
-            raise Exit("interrupted; nothing was touched", code=InterruptedByOperatorError.exit_code) from None
+            raise self._refused(InterruptedByOperatorError("interrupted; nothing was touched")) from None
+
+    def _refused(self, error: OrchestratorError) -> Exit:
+        """The end of a command line that is not, or no more, in the hands of its verb; as JSON too, when that was asked for."""
+        words = list(itertools.takewhile(lambda word: word != "--", getattr(self, "argv", sys.argv)[1:]))
+        if "--json" in words and not edge.document_begun():
+            edge.begin_document()
+            verb = next((title for title in map(_verb, words) if title is not None), None)
+            with contextlib.suppress(OSError):  # nobody reads it
+                print(refusal(verb, Problem.of(error)), flush=True)  # noqa: T201
+        step = "" if error.next_step is None else f"\nnext: {error.next_step}"
+        return Exit(f"{error.message}{step}", code=error.exit_code)
+
+
+def _verb(word: str) -> str | None:
+    """The whole name of the verb that a word stands for; None where it is none."""
+    try:
+        return str(namespace[word.replace("_", "-")].title)
+    except (KeyError, ValueError):  # the latter of a collection of which no verb is meant
+        return None
 
 
 def _meant(problem: str, argv: Sequence[str]) -> str | None:
     """The words to type where one that is no verb names something in the inventory; None where it does not, or nobody can say."""
     from orchestrator.cli.common import load
-    from orchestrator.errors import OrchestratorError
 
     unknown = re.search(r"No idea what '([^']+)' is", problem)
     verbs = [word for word in argv[1:] if word.replace("_", "-") in namespace.task_names]

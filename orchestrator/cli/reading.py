@@ -17,6 +17,7 @@ def status(
     json: bool = False,
 ) -> None:
     """Show what runs, how it is, the newest order, and what tunes the host at boot. Reports, and judges nothing."""
+    from orchestrator.cli.documents.reading import Status
     from orchestrator.cli.status_text import boot_blocks, status_blocks
     from orchestrator.flows.status import host_status
     from orchestrator.flows.status import status as ask
@@ -28,18 +29,11 @@ def status(
     if target is None:
         boot = host_status(loaded, subject)
         call.screen.show([Line(f"{subject.name}: no service in the inventory", "strong"), *boot_blocks(boot), inventory_line])
-        call.document(inventory=str(loaded.directory), host=subject.name, place=None, service=None, report=None, boot=boot)
+        call.answer(Status(str(loaded.directory), subject.name, None, None, None, boot))
         return
     found = ask(target)
     call.screen.show([*status_blocks(target.service.name, target.place, found.survey, found.boot), inventory_line])
-    call.document(
-        inventory=str(target.inventory.directory),
-        host=target.host.name,
-        place=target.place,
-        service=target.service.name,
-        report=found.survey,
-        boot=found.boot,
-    )
+    call.answer(Status(str(loaded.directory), target.host.name, target.place, target.service.name, found.survey, found.boot))
 
 
 @verb(
@@ -61,6 +55,7 @@ def logs(
     json: bool = False,
 ) -> None:
     """Show the server's log, secrets masked."""
+    from orchestrator.cli.documents.reading import Log
     from orchestrator.flows.status import logs as read
 
     if follow and call.as_json:
@@ -77,7 +72,7 @@ def logs(
         call.screen.error([Line(text, "quiet")])
 
     end = read(target, say, lines=number, follow=follow, launch_id=launch, note=note)
-    call.document(launch_id=end.launch_id, path=end.path, lines=kept)
+    call.answer(Log(target.host.name, target.service.name, end.launch_id, end.path, kept))
 
 
 @verb(flags={"backend": "Backend profile to check for; else the service's own.", **TARGET_FLAGS})
@@ -91,6 +86,7 @@ def doctor(
 ) -> int:
     """Diagnose host, container and service, and change nothing; 3 when a relaunch would be refused."""
     from orchestrator.cli.doctor_text import diagnosis_blocks
+    from orchestrator.cli.documents.diagnosis import Doctor
     from orchestrator.flows.doctor import doctor as diagnose
     from orchestrator.flows.target import choose_subject
 
@@ -100,5 +96,5 @@ def doctor(
     profiles = loaded.backends_named(named) if target is not None or backend is not None else []
     found = diagnose(loaded, subject, target, profiles, call.screen)
     call.screen.show([Line(f"inventory {loaded.label}", "quiet"), *diagnosis_blocks(found)])
-    call.document(host=subject.name, service=target.service.name if target is not None else None, report=found, exit_code=found.exit_code)
+    call.answer(Doctor(subject.name, target.service.name if target is not None else None, found))
     return found.exit_code

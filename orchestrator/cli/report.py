@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ def report(
 ) -> None:
     """Write one self-contained page: decoding by backend and batch size, what differs, and the timeline of each change."""
     from orchestrator.cli.blocks import Line
+    from orchestrator.cli.documents.runs import ReportWritten
     from orchestrator.flows.report import chosen_runs, make_report, write_whole
     from orchestrator.results.report_page import page
 
@@ -46,14 +48,14 @@ def report(
     accounts = sum(len(item.accounts) for item in made.services)
     counted = [_counted(timings, "timing"), _counted(changes, "change"), *([_counted(accounts, "account")] if accounts else [])]
     call.screen.show([Line(f"{', '.join(counted[:-1])} and {counted[-1]} are in {path}", whole=True)])
-    call.document(path=str(path), runs=[run.name for run in chosen], timings=timings, changes=changes, accounts=accounts)
+    call.answer(ReportWritten(str(path), [run.name for run in chosen], timings, changes, accounts))
 
 
 @verb(
     flags={
         "runs": _RUNS,
         "format": "sglang: the lines of sglang.bench_one_batch_server --result-filename, one for each repeat.",
-        "out": "The file to write; - for standard output.",
+        "out": "The file to write; - for standard output, where --json has the lines as its rows.",
         "invalid": "Write also what is not to be believed.",
         **_CHOICE,
         **_JSON,
@@ -72,12 +74,11 @@ def export(
 ) -> None:
     """Write decode timings as JSON lines, in the words of SGLang's own benchmark; 9 when one is not to be believed."""
     from orchestrator.cli.blocks import Line
+    from orchestrator.cli.documents.runs import Exported
     from orchestrator.flows.report import chosen_runs, export_lines, write_whole
 
     if format != "sglang":
         raise UsageError(f"--format takes sglang; {format!r} is not that")
-    if out == "-" and call.as_json:
-        raise UsageError("--out - and --json both want standard output", next_step="--out FILE")
     names = _names(runs)
     chosen, found = chosen_runs(names, _wanted(service, host))
     lines = export_lines(chosen, invalid=invalid)
@@ -85,11 +86,12 @@ def export(
         call.screen.warn(remark)
     if out == "-":
         call.screen.show([Line(line, whole=True) for line in lines])
+        call.answer(Exported(None, len(lines), [loads(line) for line in lines]))
         return
     path = Path(out).expanduser().absolute()
     write_whole(path, "".join(f"{line}\n" for line in lines))
     call.screen.show([Line(f"{len(lines)} lines are in {path}", whole=True)])
-    call.document(path=str(path), lines=len(lines))
+    call.answer(Exported(str(path), len(lines), None))
 
 
 def _counted(number: int, what: str) -> str:

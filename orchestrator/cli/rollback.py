@@ -64,11 +64,12 @@ def rollback(
 
 
 def _list(call: Call, target: Target) -> int:
+    from orchestrator.cli.documents.changes import Launches
     from orchestrator.cli.launches_text import launches_blocks
     from orchestrator.flows.rollback import launches
 
     call.screen.note(f"inventory {target.inventory.label}")
     report = launches(target)
     call.screen.show(launches_blocks(target, report))
-    call.document(host=target.host.name, service=target.service.name, report=report)
+    call.answer(Launches(target.host.name, target.service.name, report))
     return 0

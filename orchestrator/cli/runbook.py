@@ -23,13 +23,14 @@ _SET_FLAG = {"set": "INPUT=VALUE of the runbook; again for each input."}
 @verb(title="runbook.list", flags=SHARED_FLAGS)
 def list(call: Call, inventory: str | None = None, json: bool = False) -> None:  # noqa: A001  # the verb's name
     """Show which runbooks there are: those that came with this program, and those in playbooks/ beside the inventory."""
+    from orchestrator.cli.documents.runbooks import RunbookList, RunbookListed
     from orchestrator.cli.runbook_text import list_blocks
     from orchestrator.cli.verbs import verb_flags
     from orchestrator.config.playbook_files import load_playbooks
 
     files = load_playbooks(_inventory_folder(inventory), verb_flags())
     call.screen.show(list_blocks(files))
-    call.document(runbooks=[{"name": file.playbook.name, "title": file.playbook.title, "path": str(file.path)} for file in files])
+    call.answer(RunbookList([RunbookListed(file.playbook.name, file.playbook.title, str(file.path)) for file in files]))
 
 
 @verb(
@@ -55,6 +56,7 @@ def show(
 ) -> None:
     """Show a runbook: when to use it, its steps, why each is there, what to look at and what to do when it fails."""
     from orchestrator.cli.blocks import Line
+    from orchestrator.cli.documents.runbooks import RunbookShown
     from orchestrator.cli.runbook_markdown import markdown_lines
     from orchestrator.cli.runbook_text import show_blocks
     from orchestrator.cli.verbs import verb_flags
@@ -70,7 +72,7 @@ def show(
     else:
         target = subject.flags(("host", "service")) if subject is not None else {}
         call.screen.show(show_blocks(file, verbs, {**defaults(file.playbook), **given}, target))
-    call.document(name=file.playbook.name, path=str(file.path), playbook=file.playbook.model_dump(by_alias=True), markdown="\n".join(text))
+    call.answer(RunbookShown(file.playbook.name, str(file.path), file.playbook, "\n".join(text)))
 
 
 @verb(

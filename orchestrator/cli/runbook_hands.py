@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import edge, runbook_text
+from orchestrator.cli.documents.runbooks import StepTaken
 from orchestrator.cli.screen import JsonScreen
 from orchestrator.cli.verbs import tasks
 from orchestrator.config import playbook_words as words
@@ -67,7 +68,8 @@ class TerminalHands:
         self._steps = steps
         self._ask = ask
         self._tasks = tasks()
-        self.documents: list[dict[str, Any]] = []
+        self.taken: list[StepTaken] = []
+        """What became of each step so far."""
 
     def view(self, service: str | None) -> View:
         return View(self._subject.target(service), self._call.screen)
@@ -132,15 +134,15 @@ class TerminalHands:
         return call, answer
 
     def _keep(self, step: Step, ended: Ended, *, goes_on: bool) -> None:
-        self.documents.append(
-            {
-                "step": step.id,
-                "kind": step.kind,
-                "verdict": ended.verdict,
-                "exit_code": ended.exit_code,
-                "goes_on": goes_on,
-                "seen": ended.seen,
-                "run": ended.run,
-                "document": ended.document,
-            }
+        self.taken.append(
+            StepTaken(
+                step=step.id,
+                kind=step.kind,
+                verdict=ended.verdict,
+                exit_code=ended.exit_code,
+                goes_on=goes_on,
+                seen=ended.seen,
+                run=ended.run,
+                document=ended.document,
+            )
         )

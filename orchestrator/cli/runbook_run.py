@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import runbook_text
 from orchestrator.cli.blocks import Line
+from orchestrator.cli.documents.runbooks import RunbookPlan, RunbookPlanned, RunbookStep, RunbookWalked
 from orchestrator.cli.runbook_hands import Subject, TerminalHands
 from orchestrator.cli.verbs import verb_flags
 from orchestrator.errors import OrchestratorError
@@ -34,7 +35,8 @@ class Session:
         """Show what would be done."""
         target = self._subject.flags(("host", "service"))
         self._call.screen.show(runbook_text.show_blocks(self._file, self._verbs, self._way.inputs, target))
-        self._call.document(**self._about(), plan=True, steps=[step.id for step in self._file.playbook.steps], exit_code=0)
+        steps = [RunbookStep(step.id, step.kind) for step in self._file.playbook.steps]
+        self._call.answer(RunbookPlanned(**self._about(), plan=RunbookPlan(steps)))
         return 0
 
     def walk(self) -> int:
@@ -58,7 +60,7 @@ class Session:
             walked = dataclasses.replace(walked, exit_code=call.interrupted_code)
         with contextlib.suppress(OSError) if call.stopped_by is not None else contextlib.nullcontext():  # the terminal may have gone
             self._tell_end(walked)
-        call.document(**self._about(), how=walked.how, because=walked.because, steps=hands.documents, exit_code=walked.exit_code)
+        call.answer(RunbookWalked(**self._about(), ended=walked.how, because=walked.because, steps=hands.taken))
         return walked.exit_code
 
     def _about(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from orchestrator.agent import wire
 from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Table, Tone, note_lines, part_aside, table_rows, wrapped
+from orchestrator.cli.documents.envelope import document, written
 from orchestrator.errors import OrchestratorError
 from orchestrator.results.redaction import Redactor
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
+    from orchestrator.cli.documents.envelope import Envelope
     from orchestrator.flows.plan import Plan
 
 _SAME_PHASE_SECONDS = 10.0
@@ -113,7 +114,7 @@ class Screen:
         if not isinstance(error, BrokenPipeError):
             self.warn(message)
 
-    def document(self, document: dict[str, Any]) -> None:
+    def document(self, envelope: Envelope, answer: Any) -> None:
         """Give the whole answer as JSON: nothing to do where it was shown as text."""
 
     def error(self, blocks: Iterable[Block]) -> None:
@@ -335,10 +336,10 @@ class JsonScreen(Screen):
     def result(self, result: wire.OrderResult) -> None:
         self._heard["result"] = result
 
-    def document(self, document: dict[str, Any]) -> None:
-        """Write the answer, with the plan and the result that were heard on the way."""
-        whole = {"schema": document["schema"], **self._heard, **document}
-        text = json.dumps(self.redactor.data(wire.to_json(whole)), indent=2, ensure_ascii=False)
+    def document(self, envelope: Envelope, answer: Any) -> None:
+        """Write the answer; where there is none, the plan and the result that were heard before it failed."""
+        fields = self._heard if answer is None or envelope.error is not None else vars(answer)
+        text = written(self.redactor.data(document(envelope, fields)))
         try:
             print(text, file=self._document_stream, flush=True)
         except OSError as error:

@@ -150,7 +150,7 @@ def _settled(call: Call, planned: SweepPlan, *, plan_only: bool, yes: bool) -> b
 
     call.screen.show(plan_blocks(planned))
     if plan_only:
-        call.document(plan=plan_document(planned), exit_code=0)
+        call.answer(plan_document(planned))
         return False
     if not asked(call, f"sweep {planned.service} in {planned.place} now?", yes=yes):
         raise RefusedError("not confirmed, nothing was touched")
@@ -168,17 +168,18 @@ def _hands(call: Call, target: Target, journal: SweepJournal) -> Hands:
 
 
 def _carry_on(call: Call, target: Target, journal: SweepJournal) -> int:
+    from orchestrator.cli.documents.envelope import plain
     from orchestrator.cli.sweep_text import sweep_blocks, swept_document
     from orchestrator.flows.sweep import carry_on
 
     call.screen.outlives_reader = True
     swept = carry_on(*_hands(call, target, journal))
-    document = swept_document(swept)
+    answer = swept_document(swept)
     assert call.run is not None
-    call.run.keep(RESULT, {"schema": SCHEMA, **document})
+    call.run.keep(RESULT, {"schema": SCHEMA, **plain(answer), "exit_code": swept.exit_code})
     call.screen.close()
     call.screen.show(sweep_blocks(swept))
-    call.document(**document)
+    call.answer(answer)
     return swept.exit_code
 
 

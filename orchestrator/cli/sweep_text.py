@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-from orchestrator.agent import wire
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
-from orchestrator.cli.compare import finite
+from orchestrator.cli.documents import sweeps as documents
+from orchestrator.cli.documents.sweeps import SweepPlanData, SweepPlanned
 from orchestrator.cli.switch_text import expected
 from orchestrator.cli.text import duration, server_command, server_lines
 from orchestrator.flows.sweep_plan import PointPlan, SweepPlan
@@ -200,43 +199,41 @@ def _keeping(swept: Swept, design: Design) -> list[Block]:
     return [Line(head), *indented(lines, whole=True)]
 
 
-def plan_document(plan: SweepPlan) -> dict[str, Any]:
-    """The plan as JSON."""
-    return {
-        "host": plan.host,
-        "place": plan.place,
-        "service": plan.service,
-        "server": plan.server,
-        "sglang_version": plan.sglang_version,
-        "load": plan.load,
-        "start_launch": plan.start_launch,
-        "design": dataclasses.asdict(plan.design),
-        "points": [dataclasses.asdict(point) for point in plan.points],
-        "steps": list(plan.steps),
-        "to_time": plan.to_time,
-        "dark_seconds": plan.dark_seconds,
-        "pace": dataclasses.asdict(plan.pace),
-    }
+def plan_document(plan: SweepPlan) -> SweepPlanned:
+    """The plan as data."""
+    data = SweepPlanData(
+        host=plan.host,
+        place=plan.place,
+        service=plan.service,
+        server=plan.server,
+        sglang_version=plan.sglang_version,
+        load=plan.load,
+        start_launch=plan.start_launch,
+        design=plan.design,
+        points=plan.points,
+        steps=plan.steps,
+        to_time=plan.to_time,
+        dark_seconds=plan.dark_seconds,
+        pace=plan.pace,
+    )
+    return SweepPlanned(plan.host, plan.service, data)
 
 
-def swept_document(swept: Swept) -> dict[str, Any]:
-    """What was found as JSON. Points, steps and `best` are counted from 0; what has no bound is null."""
+def swept_document(swept: Swept) -> documents.Swept:
+    """What was found as data."""
     standing = swept.standing
-    steps = [
-        {"step": step, "point": point, "launch": standing.launches.get(step), "end": standing.tried.get(step)}
-        for step, point in enumerate(standing.design.steps)
-    ]
-    found: dict[str, Any] = finite(dataclasses.asdict(swept.choice))
-    return {
-        "host": standing.begun.host,
-        "place": standing.begun.place,
-        "service": standing.begun.service,
-        "design": dataclasses.asdict(standing.design),
-        "points": [finite(dataclasses.asdict(point)) for point in swept.points],
-        "steps": wire.to_json(steps),
-        "choice": found,
-        "end": wire.to_json(standing.tried.get(standing.last_step)),
-        "serves": {"point": standing.point, "at_start": standing.at_start, "launch_id": standing.seen.launch_id},
-        "said": swept.said,
-        "exit_code": swept.exit_code,
-    }
+    return documents.Swept(
+        host=standing.begun.host,
+        place=standing.begun.place,
+        service=standing.begun.service,
+        design=standing.design,
+        points=swept.points,
+        steps=[
+            documents.SweepStep(step, point, standing.launches.get(step), standing.tried.get(step))
+            for step, point in enumerate(standing.design.steps)
+        ],
+        choice=swept.choice,
+        end=standing.tried.get(standing.last_step),
+        serves=documents.Serves(standing.point, standing.at_start, standing.seen.launch_id),
+        said=swept.said,
+    )

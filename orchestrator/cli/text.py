@@ -278,12 +278,12 @@ def ended(exit_status: str) -> str:
 
 
 def error_blocks(message: str, evidence: Sequence[str], next_step: str | None, see: Sequence[str] = ()) -> list[Block]:
-    """What went wrong, the evidence, what to type next, and which pages tell more."""
+    """What went wrong, the evidence, what to type next, and the commands that show pages which tell more."""
     blocks: list[Block] = [Line(message, "bad"), *indented(evidence)]
     if next_step:
         blocks.append(Line(f"next: {next_step}", whole=True))
     if see:
-        blocks.append(Line(f"see: {', '.join(commands(see))}"))
+        blocks.append(Line(f"see: {', '.join(see)}"))
     return blocks
 
 

@@ -189,7 +189,7 @@ class _Runner:
             outcome = change(observer, self._confirm(step, point, folder))
         except RefusedError as error:
             folder.begin()
-            kept = {"message": error.message, "evidence": error.evidence, "next_step": error.next_step}
+            kept = {"category": error.category, "message": error.message, "evidence": error.evidence, "next_step": error.next_step}
             folder.keep("error.json", {**kept, "exit_code": error.exit_code})
             why = "; ".join(error.evidence) or error.message
             self._append(Skipped(step, error.message, error.evidence, _name(folder)), f"refused: {why}")

@@ -6,7 +6,7 @@ Both numbers come from the service's YAML or are derived, and each is shown with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from orchestrator.agent.wire_measure import FloorInputs, MeasureReport
 from orchestrator.config.models import Service
@@ -146,26 +146,6 @@ def _unread(inputs: FloorInputs) -> list[str]:
     """Lists of a quantization that were too long to be looked at."""
     found = [fact for fact in inputs.facts if "quantization_config" in fact.name or "compression_config" in fact.name]
     return [f"not to be relied on: {fact.name} was {fact.value} ({fact.source})" for fact in found]
-
-
-def floor_document(found: Sequence[Floored]) -> list[dict[str, object]]:
-    """Each batch size's floor as data: seconds, bytes of one GPU, bytes a second."""
-    return [
-        {
-            "batch_size": item.batch_size,
-            "context": item.floor.step.context,
-            "ranks": item.floor.step.ranks,
-            "seconds": item.floor.seconds,
-            "bytes": item.floor.bytes,
-            "reads": [asdict(read) for read in item.floor.reads],
-            "reads_source": item.floor.reads_source,
-            "bandwidth": item.floor.bandwidth,
-            "bandwidth_source": item.floor.bandwidth_source,
-            "efficiency": item.efficiency,
-            "remarks": list(item.floor.remarks),
-        }
-        for item in found
-    ]
 
 
 def floor_lines(found: Floor, time_per_output_token: float | None = None, noted: Given | None = None) -> list[str]:

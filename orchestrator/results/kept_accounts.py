@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.results.profile import RankProfile
 
 
-def account_document(found: Budgeted | Profiled) -> dict[str, Any]:
-    """Either of the two as data."""
-    return budget_document(found) if isinstance(found, Budgeted) else profile_document(found)
-
-
 def budget_document(found: Budgeted) -> dict[str, Any]:
     """The sums with what they are made of, as data: seconds."""
     steps = [

@@ -59,6 +59,8 @@ class KeptError:
     evidence: tuple[str, ...]
     next_step: str | None
     exit_code: int
+    category: str | None = None
+    """None of a run that an earlier version of this program has kept."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ def _error(data: Any) -> KeptError:
     message, code, evidence = found.get("message"), found.get("exit_code"), found.get("evidence", [])
     if not isinstance(message, str) or not isinstance(code, int) or not isinstance(evidence, list):
         raise ValueError("expected a message, an exit_code and a list of evidence")
-    return KeptError(message, tuple(map(str, evidence)), _text(found, "next_step"), code)
+    return KeptError(message, tuple(map(str, evidence)), _text(found, "next_step"), code, _text(found, "category"))
 
 
 def _text(data: Any, name: str) -> str | None:

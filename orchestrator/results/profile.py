@@ -24,10 +24,18 @@ class ClassTime:
 
 @dataclass(frozen=True)
 class RankProfile:
-    """The step of median length in one rank's trace; seconds. `steps` has the lengths of all that are in it.
+    """The step of median length in one rank's trace; seconds.
 
-    `trace` is the file's name, `on_gpu` False where only a CPU's operators are in it, `told_by` by what steps are told apart. What
-    overlapped is in `classes` more than once.
+    Attributes:
+        trace: the file's name.
+        on_gpu: False where only a CPU's operators are in it.
+        told_by: by what the steps are told apart.
+        steps: how long each step that is in it took.
+        step: the one that the rest is about.
+        busy: when anything ran.
+        overlap: what ran beside something else, which is in `classes` more than once.
+        gaps: when nothing ran.
+        classes: kernel class -> what the step has of it.
     """
 
     trace: str

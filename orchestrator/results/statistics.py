@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Any
 
 CONFIDENCE = 0.95
 POWER = 0.9
@@ -34,6 +35,17 @@ _UPPER = (1 + CONFIDENCE) / 2
 _MOST_LAUNCHES = 200
 _FAR = 3 * 1.4826
 """In median absolute deviations: three standard deviations, were the values normal."""
+
+
+class _Unbounded:
+    """Tells pydantic's schema of a number which may be infinite that it is null then: JSON has no infinity."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [handler(core), {"type": "null"}]}
+
+
+Bound = Annotated[float, _Unbounded()]
+"""A number that is infinite where there is no bound."""
 
 
 class Finding(StrEnum):
@@ -70,13 +82,13 @@ class Contrast:
 
     ratio: float
     low: float
-    high: float
+    high: Bound
     finding: Finding
     launches: tuple[int, int]
     launch_spread: float | None
     assumed_spread: float | None
     explained_by: float | None
-    smallest_shown: float
+    smallest_shown: Bound
     launches_needed: int | None
     remarks: tuple[str, ...] = ()
 

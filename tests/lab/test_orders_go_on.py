@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -22,6 +21,7 @@ from orchestrator.agent.command_lines import without_gate
 from orchestrator.agent.journal import order_status, read_journal
 from orchestrator.agent.state_folder import StateFolder
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, Operator, layout, operator, served, serving, state
+from tests.rig.documents import checked
 
 __all__ = ["layout", "operator", "served"]
 
@@ -133,7 +133,7 @@ def test_after_the_operators_process_was_killed_attach_shows_the_end(served: Ope
         process.send_signal(signal.SIGKILL)
         elsewhere = Operator(served.layout, tmp_path / "elsewhere")
         done = elsewhere.run("attach", "--json")
-    document = json.loads(done.stdout)
+    document = checked(done.stdout)
     assert (done.returncode, document["result"]["order_id"], document["result"]["state"]) == (0, order_id, "DONE"), done.stderr
     for words in ("CHECKED", "DRAINING", "VERIFIED", "DONE"):
         assert words in done.stderr
@@ -212,7 +212,7 @@ def test_an_order_whose_supervisor_was_killed_is_resumed(served: Operator) -> No
 
     done = served.run("resume", "--json")
 
-    result = json.loads(done.stdout)["result"]
+    result = checked(done.stdout)["result"]
     assert (done.returncode, result["order_id"], result["state"]) == (0, order_id, "DONE"), done.stderr
     assert served.ask("status")["report"]["order"]["resumed"] == 1
     assert served.run("resume").returncode == 3

@@ -22,6 +22,7 @@ from orchestrator.agent.processes import Server, find_servers, read_environment
 from orchestrator.agent.state_folder import StateFolder
 from orchestrator.lab import control
 from orchestrator.lab.layout import Layout
+from tests.rig.documents import checked
 
 TIMED = "lab-b200"
 """Here the stand-in decodes at the speeds that the lab sets."""
@@ -56,7 +57,7 @@ class Operator:
     def ask(self, *words: str, host: str = QUICK) -> Any:
         done = self.run(*words, "--json", host=host)
         assert done.returncode == 0, done.stderr + done.stdout
-        return json.loads(done.stdout)
+        return checked(done.stdout)
 
 
 def state(layout: Layout, host: str = QUICK) -> StateFolder:
@@ -117,7 +118,7 @@ def test_relaunch_times_both_servers_and_shows_no_secret_anywhere(operator: Oper
     serve(operator, TIMED)
     done = operator.run("relaunch", "--backend", "flashinfer_cutedsl", "--yes", "--json", host=TIMED)
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)["result"]
+    result = checked(done.stdout)["result"]
     assert result["state"] == "DONE"
     assert result["measured"]["tokens_per_second"] > 1.5 * result["baseline"]["tokens_per_second"]
     assert {verdict["check"]: verdict["outcome"] for verdict in result["verdicts"]}["fixed texts"] == "pass"
@@ -216,7 +217,7 @@ def test_a_backend_that_fails_after_the_load_is_rolled_back(served: Operator) ->
     (before,) = serving(served.layout)
     done = served.run("relaunch", "--backend", "flashinfer_cutedsl", "--sequential", "--no-measure", "--yes", "--json")
     assert done.returncode == 6, done.stderr
-    document = json.loads(done.stdout)
+    document = checked(done.stdout)
     result = document["result"]
     assert (result["state"], result["failure"]["category"]) == ("RESTORED", "kernel_missing")
     assert document["see"] == ["fab docs kernel_missing"]

@@ -25,6 +25,7 @@ from orchestrator.agent.wire import State
 from orchestrator.lab.layout import Layout
 from tests.lab.test_orders_go_on import kill_supervisor, wait_for_state
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, Operator, layout, operator, serve, serving, state
+from tests.rig.documents import checked
 from tests.rig.steady_client import ANSWERED, SteadyClient, steady_client
 
 __all__ = ["layout", "operator"]
@@ -90,7 +91,7 @@ class Box:
     def relaunch(self, backend: str, *flags: str) -> tuple[int, dict[str, Any]]:
         done = self.operator.run(*RELAUNCH, backend, *flags)
         assert done.stdout, done.stderr
-        return done.returncode, json.loads(done.stdout)
+        return done.returncode, checked(done.stdout)
 
     @contextmanager
     def relaunching(self, backend: str) -> Iterator[Relaunching]:
@@ -146,7 +147,7 @@ class Relaunching:
     def result(self) -> tuple[int, dict[str, Any]]:
         output, errors = self.process.communicate(timeout=PATIENCE)
         assert output, errors
-        return self.process.returncode, json.loads(output)
+        return self.process.returncode, checked(output)
 
 
 @pytest.fixture
@@ -276,7 +277,7 @@ def test_an_order_whose_supervisor_was_killed_while_it_was_staged_is_resumed(box
     status = box.operator.ask("status")
     assert status["report"]["server"]["main"]["pid"] == before.pid
     done = box.operator.run("resume", "--json")
-    result = json.loads(done.stdout)["result"]
+    result = checked(done.stdout)["result"]
     assert (done.returncode, result["order_id"], result["state"], result["staged"]) == (0, order_id, State.DONE, True), done.stderr
     assert box.main() != before
 

@@ -22,6 +22,7 @@ from orchestrator.lab import control
 from orchestrator.lab.layout import Layout, read_ports
 from orchestrator.results.runbook_record import FILE
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, TIMED, Operator, serving, state
+from tests.rig.documents import checked
 
 SPEED = {"drain": 5.0, "measure_repeats": 2, "measure_input_tokens": 16, "measure_output_tokens": 16, "generations": 2, "measure": False}
 SHORT = ("--set", "batch=1")
@@ -62,9 +63,9 @@ def run(operator: Operator, name: str, *words: str, host: str, code: int = 0) ->
     """Run a runbook without asking; its document."""
     command = operator.command("runbook.run", name, "--yes", "--json", *words, host=host)
     done = subprocess.run(command, env=operator.environment, capture_output=True, text=True, timeout=3 * PATIENCE, check=False)
-    document = json.loads(done.stdout)
+    document = checked(done.stdout)
     assert isinstance(document, dict)
-    assert done.returncode == code, (document.get("how"), document.get("because"), document.get("steps", [])[-1:], done.stderr)
+    assert done.returncode == code, (document.get("ended"), document.get("because"), document.get("steps", [])[-1:], done.stderr)
     return document
 
 
@@ -139,7 +140,7 @@ def test_switch_backend_and_roll_back(operator: Operator) -> None:
     assert verdicts(switched) == {"look": "done", "check": "done", "switch": "done", "serves": "holds", "timing": "done"}
     assert operator.ask("status", host=TIMED)["report"]["server"]["backend"] == "flashinfer_cutedsl"
     nothing = run(operator, "switch-backend", "--set", "backend=flashinfer_cutedsl", *SHORT, host=TIMED)
-    assert (nothing["how"], nothing["exit_code"], list(verdicts(nothing))) == ("done", 0, ["look"])
+    assert (nothing["ended"], nothing["exit_code"], list(verdicts(nothing))) == ("done", 0, ["look"])
 
     back = run(operator, "roll-back", *SHORT, host=TIMED)
     assert verdicts(back)["back"] == "done"
@@ -153,7 +154,7 @@ def test_backend_bakeoff_and_slow_decode(operator: Operator) -> None:
     ended = verdicts(bakeoff)
     assert (ended["serve-first"], ended["serve-second"], ended["restore"], ended["serves"]) == ("skipped", "done", "done", "holds")
     compared = next(step for step in bakeoff["steps"] if step["step"] == "compare")
-    assert compared["document"]["schema"] == "orchestrator.compare/1"
+    assert compared["document"]["verb"] == "compare"
 
     good = next(step["run"] for step in bakeoff["steps"] if step["step"] == "time-first")
     slow = run(operator, "slow-decode", "--set", f"good={good}", *SHORT, "--done", "under-load,decide", host=TIMED)

@@ -21,6 +21,7 @@ from orchestrator.lab.layout import Layout
 from orchestrator.results.sweep_journal import read_records
 from orchestrator.results.sweep_records import Ordered
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, Operator, serve, serving, state
+from tests.rig.documents import checked
 
 TIMING = ("--batch", "1", "--input", "16", "--output", "24", "--repeats", "2")
 SWEEP = ("sweep", "--sequential", "--yes", "--json", *TIMING)
@@ -96,7 +97,7 @@ def test_a_sweep_that_was_killed_goes_on_and_ends_on_the_best(operator: Operator
     before = time.time()
     done = operator.run("sweep", "--resume", "--yes", "--json")
     assert done.returncode == 6, done.stderr + done.stdout
-    document = json.loads(done.stdout)
+    document = checked(done.stdout)
 
     first, failed, best = document["points"]
     assert [point["launches"] for point in (first, failed, best)] == [1, 1, 1]
@@ -129,7 +130,7 @@ def test_an_argument_is_swept_and_what_served_before_is_put_back(operator: Opera
     runner = argument(operator.layout, "--moe-runner-backend")
     done = operator.run(*SWEEP, "--backends", "flashinfer_cutlass", "--set", "max-running-requests=8", "--restore")
     assert done.returncode == 0, done.stderr + done.stdout
-    document = json.loads(done.stdout)
+    document = checked(done.stdout)
     assert document["points"][0]["point"]["arguments"] == {"--max-running-requests": 8}
     assert (document["serves"]["at_start"], document["end"]["state"]) == (True, "DONE")
     plan = plan_of(operator.runs / document["steps"][0]["launch"]["run"])

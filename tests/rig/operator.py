@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.rig.documents import checked
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -54,7 +56,7 @@ class Operator:
             timeout=timeout,
             check=False,
         )
-        return Answer(done.returncode, json.loads(done.stdout or "{}"), done.stderr)
+        return Answer(done.returncode, checked(done.stdout), done.stderr)
 
     def show(self, verb: str, *flags: str, timeout: float = 540.0) -> subprocess.CompletedProcess[str]:
         """Run one verb to its end without ``--json``: what a person would see, into a pipe."""

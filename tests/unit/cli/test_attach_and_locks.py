@@ -49,7 +49,7 @@ def test_attach_shows_an_order_keeps_a_run_and_ends_with_its_exit_code(box: Box,
 
 def test_resume_shows_it_too_and_the_document_holds_the_result(box: Box) -> None:
     ended = box.run(agent_with(CUT_OFF), "resume", "--json")
-    assert (ended.code, ended.document["result"]["state"], ended.document["schema"]) == (6, "RESTORED", "orchestrator.resume/1")
+    assert (ended.code, ended.document["result"]["state"], ended.document["schema"]) == (6, "RESTORED", "1")
     assert "resume" in box.runs[0].name
 
 

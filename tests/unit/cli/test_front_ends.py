@@ -6,7 +6,6 @@ Most run in this process, through the same program objects; a few run the real c
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import fabric.main  # type: ignore[import-untyped]
 import pytest
 
 from orchestrator.cli import edge, program
+from tests.rig.documents import checked
 from tests.unit.flows.samples import write_inventory
 
 pytestmark = pytest.mark.slow  # a program or a parser is started for most of these
@@ -191,8 +191,8 @@ def test_a_host_that_does_not_answer_is_exit_4(front_end: FrontEnd, words: list[
 
 def test_errors_are_documents_too(front_end: FrontEnd) -> None:
     done = front_end.run("status", "--json", "--host", "gpu9")
-    document = json.loads(done.stdout)
-    assert document["schema"] == "orchestrator.status/1"
+    document = checked(done.stdout)
+    assert (document["schema"], document["verb"]) == ("1", "status")
     assert document["error"]["exit_code"] == done.returncode == 2
     assert document["error"]["evidence"] == ["hosts: gpu1, gpu2", "inventory: inventory (found here)"]
 
@@ -225,7 +225,7 @@ def test_a_mistake_in_the_inventory_is_named_by_file_and_line(front_end: FrontEn
 @pytest.mark.parametrize("verb", ["hosts", "services", "backends"])
 def test_the_inventory_is_listed_as_text_and_as_json(front_end: FrontEnd, verb: str) -> None:
     text = front_end.run(verb)
-    document = json.loads(front_end.run(verb, "--json").stdout)
+    document = checked(front_end.run(verb, "--json").stdout)
     names = [item["name"] for item in document[verb]]
     assert names
     assert all(name in text.stdout for name in names)

@@ -40,7 +40,7 @@ def test_an_empty_list_says_so(box: Box) -> None:
 def test_a_rollback_asks_submits_and_ends_like_a_relaunch(box: Box) -> None:
     ended = box.run(healthy_agent(launches=[answer(REPORT)]), "rollback", "--yes", "--json")
     assert ended.code == 0
-    assert ended.document["schema"] == "orchestrator.rollback/1"
+    assert (ended.document["schema"], ended.document["verb"]) == ("1", "rollback")
     assert ended.document["plan"]["verb"] == "rollback"
     assert box.run(healthy_agent(launches=[answer(REPORT)]), "rollback").code == 2, "nobody can be asked"
     assert box.run(healthy_agent(launches=[answer(REPORT)]), "rollback", "--list", "--to", "L1").code == 2

@@ -56,7 +56,7 @@ def test_history_is_one_line_a_run(kept: Box, monkeypatch: pytest.MonkeyPatch) -
 
 def test_history_as_json_has_every_figure(kept: Box) -> None:
     document = run(kept, "history", "--verb", "measure", "--limit", "1", "--json").document
-    assert document["schema"] == "orchestrator.history/1"
+    assert (document["schema"], document["verb"]) == ("1", "history")
     [found] = document["runs"]
     assert (found["name"], found["believed"], found["exit_code"]) == (MEASURED_AGAIN, True, 0)
     assert found["token_seconds"] == pytest.approx(0.0085, abs=1e-4)
@@ -151,7 +151,7 @@ def test_show_as_json_has_the_files_as_they_were_kept(kept: Box) -> None:
     folder = kept.folder / "runs" / RELAUNCHED
     assert document["plan"] == json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert document["result"] == json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert document["ended"] == {"exit_code": 0, "word": "DONE", "category": ""}
+    assert document["ending"] == {"exit_code": 0, "word": "DONE", "category": ""}
     assert document["course"]["dark"]["ended"] > document["course"]["dark"]["began"]
     assert document["problems"] == []
 
@@ -198,9 +198,9 @@ def test_report_writes_one_page_that_is_the_operators_alone(kept: Box) -> None:
 def test_report_of_named_runs_or_of_one_service(kept: Box) -> None:
     out = kept.folder / "page.html"
     named = run(kept, "report", MEASURED[:16], RELAUNCHED, "--out", str(out), "--json").document
-    assert (named["timings"], named["changes"], named["runs"]) == (1, 1, [MEASURED, RELAUNCHED])
+    assert (named["timings"], named["changes"], named["run_names"]) == (1, 1, [MEASURED, RELAUNCHED])
     one = run(kept, "report", "--service", "glm5-rtx6000", "--out", str(out), "--json").document
-    assert one["runs"] == [RESTORED, TORN_DOWN]
+    assert one["run_names"] == [RESTORED, TORN_DOWN]
 
 
 def test_report_to_standard_output(kept: Box) -> None:
@@ -238,8 +238,10 @@ def test_export_writes_a_line_for_each_repeat(kept: Box) -> None:
     assert len(cases) == 18
     assert {case["run_name"] for case in cases} == {MEASURED}
     out = kept.folder / "cases.jsonl"
-    assert run(kept, "export", "--out", str(out), "--json").document["lines"] == 36
+    assert run(kept, "export", "--out", str(out), "--json").document["count"] == 36
     assert len(out.read_text(encoding="utf-8").splitlines()) == 36
+    printed = run(kept, "export", MEASURED, "--json").document
+    assert (printed["path"], printed["count"], printed["rows"]) == (None, 18, cases)
 
 
 def test_export_of_what_is_not_believed_is_refused_unless_told(kept: Box) -> None:

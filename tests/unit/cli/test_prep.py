@@ -27,6 +27,7 @@ from orchestrator.cli.prep_text import knob_table, values, was_and_is
 from orchestrator.cli.screen import TerminalScreen
 from orchestrator.errors import ConnectError, ContainerError, NotRootError
 from orchestrator.results.redaction import Redactor
+from tests.rig.documents import checked
 from tests.unit.flows.tuned import (
     BY_PCT,
     BY_SSH,
@@ -83,9 +84,7 @@ class Done:
 
     @property
     def document(self) -> dict[str, Any]:
-        document = json.loads(self.out)
-        assert isinstance(document, dict)
-        return document
+        return checked(self.out)
 
 
 @dataclass(frozen=True)
@@ -524,7 +523,7 @@ def test_the_document_has_the_same_shape_for_one_and_for_many(desk: Desk) -> Non
     assert (one.code, many.code) == (0, 4)
     for ended in (one, many):
         document = ended.document
-        assert document["schema"] == "orchestrator.prep/1"
+        assert (document["schema"], document["verb"]) == ("1", "prep")
         assert document["mode"] == "apply"
         assert document["exit_code"] == ended.code
         first = document["hosts"][0]
@@ -600,7 +599,7 @@ def test_ctrl_c_ends_the_process_at_once_although_a_host_hangs(tmp_path: Path) -
             out, err = process.communicate(timeout=30)
         assert time.monotonic() - started < 5, "it waited for the host"
     assert process.returncode == 130, err
-    document = json.loads(out)
+    document = checked(out)
     assert document["exit_code"] == 130
     assert "nothing was touched" in document["hosts"][0]["error"]["message"]
     assert "Traceback" not in err

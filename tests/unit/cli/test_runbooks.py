@@ -82,8 +82,8 @@ def test_one_document_holds_those_of_the_steps(own: Box) -> None:
     ended = own.run(healthy_agent(), *RUN, "--yes", "--done", "talk", "--json")
     document = ended.document
     assert ended.code == document["exit_code"] == 0
-    assert (document["schema"], document["how"], document["inputs"]) == (
-        "orchestrator.runbook.run/1",
+    assert (document["verb"], document["ended"], document["inputs"]) == (
+        "runbook.run",
         "done",
         {"backend": "flashinfer_cutedsl"},
     )
@@ -93,7 +93,7 @@ def test_one_document_holds_those_of_the_steps(own: Box) -> None:
         ("talk", "done"),
         ("serves", "holds"),
     ]
-    assert document["steps"][1]["document"]["schema"] == "orchestrator.relaunch/1"
+    assert document["steps"][1]["document"]["verb"] == "relaunch"
     assert Path(document["steps"][1]["run"]).is_dir()
     assert Path(document["run"]).is_dir()
 

@@ -62,11 +62,12 @@ def test_as_json_there_is_one_document_and_it_is_kept(box: Box) -> None:
     ended = box.run(SweptBox(milliseconds=SPEEDS, ends={"auto": "RESTORED"}), *SWEEP, "--json")
     assert ended.code == 6
     document = ended.document
-    assert (document["schema"], document["exit_code"], document["choice"]["best"]) == ("orchestrator.sweep/1", 6, 1)
+    assert (document["verb"], document["exit_code"], document["choice"]["best"]) == ("sweep", 6, 1)
     assert document["points"][0]["troubles"] == ["RESTORED: no kernel [kernel_missing]"]
     assert [step["end"]["kind"] for step in document["steps"]] == ["changed", "timed"]
     kept = json.loads((sweep_folder(box) / "sweep.json").read_text(encoding="utf-8"))
-    assert kept == {name: value for name, value in document.items() if name != "run"}
+    envelope = {"verb": "sweep", "error": None, "run": str(sweep_folder(box))}
+    assert document == {**kept, **envelope, "schema": "1"}
     assert "1/2  RESTORED: no kernel [kernel_missing]" in ended.err
 
 

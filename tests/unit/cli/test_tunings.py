@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.rig.documents import checked
 from tests.unit.cli.test_front_ends import REPOSITORY, FrontEnd, make_front_end
 
 PROFILE = """\
@@ -40,7 +40,7 @@ def test_hosts_shows_the_tuning_profile_of_each(orchestrator: FrontEnd) -> None:
     shown = orchestrator.run("hosts").stdout
     column = {row[0]: row[-2] for row in _rows(shown)}
     assert (column["gpu1"], column["gpu2"]) == ("quick", "-")
-    document = json.loads(orchestrator.run("hosts", "--json").stdout)
+    document = checked(orchestrator.run("hosts", "--json").stdout)
     assert [item["tuning"] for item in document["hosts"]] == ["quick", None]
 
 
@@ -61,7 +61,7 @@ def test_one_profile_is_shown_with_its_reasons(orchestrator: FrontEnd) -> None:
 
 
 def test_tunings_as_json(orchestrator: FrontEnd) -> None:
-    (profile,) = json.loads(orchestrator.run("tunings", "--json").stdout)["tunings"]
+    (profile,) = checked(orchestrator.run("tunings", "--json").stdout)["tunings"]
     assert (profile["name"], profile["expect"]) == ("quick", {"kernel": None, "driver": "580.*"})
     assert [(knob["knob"], knob["value"], knob["persist"]) for knob in profile["knobs"]] == [
         ("cpu_governor", "performance", True),

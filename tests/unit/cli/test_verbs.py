@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import io
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from orchestrator.agent.wire_host import DoctorReport, KnobOutcome, KnobResult, 
 from orchestrator.cli import edge, program
 from orchestrator.config import Inventory
 from orchestrator.errors import ConnectionLostError, LockedError
+from tests.rig.documents import checked
 from tests.unit.flows.fake_agent import FakeAgent, Step, answer, state
 from tests.unit.flows.samples import CANARY, DRIFT, OLD, done, healthy_agent, preflight, relaunch_script, staging, survey, write_inventory
 
@@ -38,9 +38,8 @@ class Done:
 
     @property
     def document(self) -> dict[str, Any]:
-        document = json.loads(self.out)
-        assert isinstance(document, dict)
-        return document
+        """What was printed, which fits its schema."""
+        return checked(self.out)
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def test_a_relaunch_shows_the_plan_the_states_and_both_timings_and_ends_with_the
 def test_as_json_there_is_one_document_and_progress_goes_to_standard_error(box: Box) -> None:
     ended = box.run(healthy_agent(), *RELAUNCH, "--json")
     document = ended.document
-    assert document["schema"] == "orchestrator.relaunch/1"
+    assert (document["schema"], document["verb"]) == ("1", "relaunch")
     assert document["exit_code"] == 0
     assert document["result"]["state"] == "DONE"
     assert document["plan"]["server"]["main"]["pid"] == 4242
