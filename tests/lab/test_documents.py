@@ -16,7 +16,7 @@ import yaml
 
 from orchestrator.cli.documents.table import ANSWERS
 from orchestrator.lab import control
-from orchestrator.lab.layout import Layout
+from orchestrator.lab.layout import Layout, read_ports
 from tests.rig.documents import checked
 
 HOST = "lab-rtx6000"
@@ -95,6 +95,10 @@ def test_every_verb_answers_with_its_document(evening: Evening) -> None:
     port = next(host["sglang_port"] for host in up["hosts"] if host["name"] == HOST)
     assert ask("adopt", *AT, "--print", "--port", str(port))["written"] is False
 
+    begun = ask("init", *first_time(Layout.of(Path(up["directory"])), evening.folder / "own"), "--port", str(port), "--yes")
+    assert (begun["written"], begun["checks"]["plan"], begun["plan"]["host"]) == (True, 0, begun["host"])
+    assert ask("docs", "hang")["topics"][0]["kind"] == "failure"
+
     assert ask("status", *AT)["report"]["health"] == "serving"
     ask("doctor", *AT, code=(0, 3))
     assert ask("teardown", *AT, "--yes")["result"]["state"] == "DONE"
@@ -132,6 +136,15 @@ def test_every_verb_answers_with_its_document(evening: Evening) -> None:
     ask("runbook.run", "switch-backend", *AT, "--set", "backend=auto", "--plan")
     assert ask("lab.down")["up"] is False
     assert set(ANSWERS) - evening.answered == {*ELSEWHERE, "resume"}
+
+
+def first_time(layout: Layout, inventory: Path) -> tuple[str, ...]:
+    """The lab's host as somebody meets it who has its address and a key."""
+    ports = read_ports(layout)
+    assert ports is not None
+    login = f"{os.environ.get('USER') or 'root'}@127.0.0.1:{ports[HOST].ssh}"
+    place = ("--container", "none", "--state-root", str(layout.state_root(HOST)))
+    return (login, "--identity", str(layout.client_key), *place, "--inventory", str(inventory))
 
 
 def tuning(lab: dict[str, Any]) -> str:

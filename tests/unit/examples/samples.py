@@ -14,7 +14,8 @@ def answer(code: int, /, *said: str, **document: Any) -> Answer:
 
 
 def error(message: str, exit_code: int, *evidence: str, next_step: str | None = None) -> dict[str, Any]:
-    return {"message": message, "evidence": list(evidence), "next_step": next_step, "exit_code": exit_code}
+    told = {"message": message, "evidence": list(evidence), "next_step": next_step, "exit_code": exit_code, "see": []}
+    return {"category": "refused", **told}
 
 
 def verdict(check: str, outcome: str, detail: str = "as it is", *evidence: str, next_step: str | None = None) -> dict[str, Any]:
