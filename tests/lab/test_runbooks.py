@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from orchestrator.lab import control
 from orchestrator.lab.layout import Layout, read_ports
 from orchestrator.results.runbook_record import FILE
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, TIMED, Operator, serving, state
+from tests.rig.terminal import Reply, answer_steps
 
 SPEED = {"drain": 5.0, "measure_repeats": 2, "measure_input_tokens": 16, "measure_output_tokens": 16, "generations": 2, "measure": False}
 SHORT = ("--set", "batch=1")
@@ -86,30 +84,9 @@ def describe_gpus(layout: Layout, host: str, **changes: int) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def on_terminal(operator: Operator, words: list[str], answers: Mapping[str, str | Callable[[], str]]) -> tuple[int, str]:
+def on_terminal(operator: Operator, words: list[str], answers: Mapping[str, Reply]) -> tuple[int, str]:
     """Run on a terminal of its own and answer each step's question; the exit code and all that was shown."""
-    master, slave = pty.openpty()
-    environment = {**operator.environment, "TERM": "xterm", "COLUMNS": "200"}
-    process = subprocess.Popen(words, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-    os.close(slave)
-    shown, answered = b"", 0
-    try:
-        while True:
-            with suppress(OSError):
-                data = os.read(master, 65536)
-                shown += data
-                if data:
-                    asked = list(re.finditer(rb"step (\S+): [^\r\n]*\[q\]uit: ", shown))
-                    for question in asked[answered:]:
-                        answer = answers.get(question[1].decode(), "y")
-                        os.write(master, (answer if isinstance(answer, str) else answer()).encode() + b"\n")
-                    answered = len(asked)
-                    continue
-            return process.wait(timeout=PATIENCE), shown.decode(errors="replace")
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
+    return answer_steps(words, operator.environment, answers, PATIENCE)
 
 
 def recorded(operator: Operator, name: str) -> list[dict[str, Any]]:
