@@ -222,6 +222,27 @@ nvidia-smi --query-gpu=index,clocks.sm,power.draw,pcie.link.gen.current,clocks_e
 """
 
 
+def _sweep(arguments: Arguments) -> str:
+    backends = arguments.get("backends", "BACKENDS")
+    head = f"# for each of {backends} in turn, then backwards (A B B A), all that follows; at the end once more for what served before\n"
+    return head + _stop_within(arguments) + _with_backend({}) + _READY + _KEY + "# time it\n" + _measure(arguments)
+
+
+_BUDGET = """\
+du -sh "$MODEL"   # a step reads this, divided by the GPUs, once (of a mixture of experts only those that are chosen, at small batches)
+nvidia-smi --query-gpu=index,name,clocks.mem,clocks.max.mem --format=csv   # by the bandwidth: the time that no step can be faster than
+nvidia-smi topo -m   # what an all-reduce goes over: NV# is NVLink, PIX and PXB a PCIe switch, SYS the link between the sockets
+"""
+
+_PROFILE = """\
+curl -fsS -m 300 "http://127.0.0.1:$PORT/generate" -H 'Content-Type: application/json' \\
+  -d '{"text": "Count to a thousand.", "sampling_params": {"max_new_tokens": 512, "ignore_eos": true}}' > /dev/null &
+curl -fsS -X POST "http://127.0.0.1:$PORT/start_profile" -H 'Content-Type: application/json' \\
+  -d '{"output_dir": "/tmp/sglang-trace", "num_steps": 8, "activities": ["CPU", "GPU"]}'   # it ends by itself after 8 steps
+wait; ls -l /tmp/sglang-trace   # *.trace.json.gz, one a rank: open one in ui.perfetto.dev, and remove them after
+"""
+
+
 def _compare(arguments: Arguments) -> str:
     return """\
 # put the output throughputs side by side, batch size by batch size. Launches of the same server differ by about 1 %, often by
@@ -261,6 +282,9 @@ _VERBS: Mapping[str, tuple[tuple[At, _Text], ...]] = {
     ),
     "prep": (("host", _PREP), ("host", _PREP_READ)),
     "measure": (("place", _measure),),
+    "sweep": (("place", _sweep),),
+    "budget": (("place", _BUDGET),),
+    "profile": (("place", _PROFILE),),
     "compare": (("here", _compare),),
     "adopt": (("place", _KEEP + 'tr "\\0" " " < /root/before/cmdline; echo   # arguments: of a new file in inventory/services/\n'),),
     "boot": (("place", _CAN_COME_BACK),),
