@@ -18,6 +18,8 @@ from orchestrator.agent.journal import read_journal
 from orchestrator.lab import control
 from orchestrator.lab.layout import Layout, read_ports
 from orchestrator.results.runbook_record import FILE
+from orchestrator.results.sweep_journal import read_records
+from orchestrator.results.sweep_records import Ordered
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, TIMED, Operator, serving, state
 from tests.rig.terminal import Reply, answer_steps
 
@@ -233,3 +235,29 @@ def test_a_runbook_that_was_killed_takes_its_change_up_again(operator: Operator,
     assert list(verdicts(resumed)) == ["switch", "serves", "timing"]
     assert verdicts(resumed)["switch"] == "done"
     assert len(folder.order_ids()) == len(before) + 1, "the change was watched to its end, not made twice"
+
+
+def test_a_bake_off_that_was_killed_takes_its_sweep_up_again(operator: Operator, layout: Layout) -> None:
+    serve(operator, TIMED)
+    inputs = ("--set", "backends=auto,flashinfer_cutedsl", "--set", "rounds=1", *SHORT)
+    words = operator.command("runbook.run", "backend-bakeoff", "--yes", *inputs, host=TIMED)
+    process = subprocess.Popen(
+        words, env=operator.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    before = set(operator.runs.glob("*-sweep-*"))
+    try:
+        assert wait_until(lambda: any(orders(path) for path in set(operator.runs.glob("*-sweep-*")) - before), Deadline(PATIENCE))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    resumed = run(operator, "backend-bakeoff", "--resume", host=TIMED)
+    assert verdicts(resumed) == {"timed": "done", "serves": "holds"}
+    (swept,) = set(operator.runs.glob("*-sweep-*")) - before
+    assert resumed["steps"][0]["run"] == str(swept), "the same sweep, not another"
+    assert [order.step for order in orders(swept)] == sorted({order.step for order in orders(swept)}), "nothing was launched twice"
+
+
+def orders(sweep: Path) -> list[Ordered]:
+    """The orders of a sweep so far."""
+    path = sweep / "sweep.jsonl"
+    return [record for record in read_records(path) if isinstance(record, Ordered)] if path.exists() else []
