@@ -21,8 +21,12 @@ LAUNCH_FLAGS = {
     **CHANGE_FLAGS,
 }
 _NEW_ONLY = {"measure": "Time decoding once the server is ready."}
-SEQUENTIAL_FLAG = {"sequential": "Start the new server after the old one's stop, also where it could start beside it."}
-DRIFT_FLAG = {"accept-drift": "Let go of differences between the running server and the service that no backend makes."}
+SEQUENTIAL_FLAG = {
+    "sequential": "Stop the old server before the new one is started, also where there is room for both; nothing serves for longer."
+}
+DRIFT_FLAG = {
+    "accept-drift": "Go on although the running server differs from its file in more than the backend; what only it had is gone then."
+}
 
 
 @verb(flags={**LAUNCH_FLAGS, **SEQUENTIAL_FLAG, **GRACE_FLAG, **DRIFT_FLAG})

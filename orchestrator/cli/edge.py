@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import signal
 import sys
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.screen import Screen
     from orchestrator.results.runs import RunFolder
 
-_HELP, _DRY = {"--help", "-h"}, {"--dry", "-R"}
+HELP, _DRY = {"--help", "-h"}, {"--dry", "-R"}
 """Fabric's parser gives these to a flag that waits for its value."""
 
 Body = Callable[..., int | None]
@@ -180,7 +181,7 @@ def verb(
         def run(context: Context, **given: Any) -> None:
             sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # invoke turned it off: slow starts for good
             call = Call(name, as_json=bool(given.pop("json", False)))
-            if any(text in _HELP for text in _texts(given)):
+            if any(text in HELP for text in _texts(given)):
                 code = guarded(call, lambda: front_end.print_task_help(name))
             else:
                 code = guarded(call, lambda: body(call, **understood(context, given, many_hosts=many_hosts)))
@@ -193,7 +194,7 @@ def verb(
             iterable=list(several),
             optional=list(optional),
             auto_shortflags=False,
-            help=dict(flags or {}),
+            help=_with_defaults(flags or {}, body),
             name=name.rpartition(".")[2],
             klass=_Task,
         )(run)
@@ -204,6 +205,15 @@ def verb(
         return task
 
     return decorate
+
+
+def _with_defaults(flags: Mapping[str, str], body: Body) -> dict[str, str]:
+    """The help of each flag, and what it is where it is not given."""
+    defaults = {name.strip("_").replace("_", "-"): item.default for name, item in inspect.signature(body).parameters.items()}
+    given = {name: defaults.get(name) for name in flags}
+    return {
+        name: f"{text} Default: {given[name]}." if isinstance(given[name], str) and given[name] else text for name, text in flags.items()
+    }
 
 
 def understood(context: Context, flags: dict[str, Any], *, many_hosts: bool = False) -> dict[str, Any]:
