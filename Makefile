@@ -4,7 +4,7 @@ PYTHON ?= python3
 SGLANG_PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help demo check test faults bench format runbooks sglang-cpu packages clean
+.PHONY: help demo check test faults bench format runbooks docs sglang-cpu packages clean
 
 help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench        speed, as ratios to plain ssh, to the same steps by hand, to pyinfra and Ansible;"
 	@echo "                  with the real SGLang, how long a switch is dark"
 	@echo "make runbooks     docs/runbooks from playbooks/"
+	@echo "make docs         docs/configuration.md from the models, docs/failures from the signatures"
 	@echo "make format       let ruff rewrite the code"
 	@echo "make clean        remove the environments and caches (not the one of sglang-cpu)"
 
@@ -46,6 +47,9 @@ format: .venv/dev.stamp
 runbooks: .venv/lab.stamp
 	@mkdir -p docs/runbooks && rm -f docs/runbooks/*.md
 	@for name in $(basename $(notdir $(wildcard playbooks/*.yml))); do $(BIN)/orchestrator runbook $$name --markdown > docs/runbooks/$$name.md || exit 1; done
+
+docs: .venv/lab.stamp
+	@$(BIN)/python -m orchestrator.reference --cases tests/data/failures docs
 
 ifdef ORCHESTRATOR_SGLANG_VENV
 sglang-cpu:

@@ -32,15 +32,16 @@ from collections.abc import Sequence
 
 
 class OrchestratorError(Exception):
-    """What happened, the evidence for it, and the command to type next."""
+    """What happened, the evidence for it, the command to type next, and which pages of ``fab docs`` tell more (`see`)."""
 
     exit_code = 1
 
-    def __init__(self, message: str, *, evidence: Sequence[str] = (), next_step: str | None = None) -> None:
+    def __init__(self, message: str, *, evidence: Sequence[str] = (), next_step: str | None = None, see: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.evidence = list(evidence)
         self.next_step = next_step
+        self.see = list(see)
 
 
 class UsageError(OrchestratorError):

@@ -7,14 +7,16 @@ import dataclasses
 import json
 from typing import Any, Callable, Dict, List, Tuple
 
-from orchestrator.agent import way_back, wire
+from orchestrator.agent import correctness, way_back, wire
 from orchestrator.agent.arguments import serve_arguments
 from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.differences import NOISE, NOISE_PREFIXES, steers
+from orchestrator.agent.http import Client
 from orchestrator.agent.journal import ServiceLock
 from orchestrator.agent.known_launches import shown
 from orchestrator.agent.launch_files import uncarried
 from orchestrator.agent.locks import refuse_when_held, refuse_when_interrupted
+from orchestrator.agent.measure_baseline import keep_scores
 from orchestrator.agent.own_session import boot_identity
 from orchestrator.agent.previous import copy_launch
 from orchestrator.agent.private_files import write_private
@@ -23,10 +25,11 @@ from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.scrub import is_secret_variable, launch_scrubber, secret_values
 from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.steps import LaunchFailed, Observed
-from orchestrator.agent.survey import describe, health_of
+from orchestrator.agent.survey import address_of, api_key_of, describe, health_of
 from orchestrator.agent.wire_launches import Adopted, AdoptReport, AdoptRequest
 
 _PROVE_SECONDS = 120.0
+_SCORE_SECONDS = 60.0
 
 
 def adopt(request: AdoptRequest, emit: Callable[[str, Any], None]) -> AdoptReport:
@@ -42,10 +45,18 @@ def adopt(request: AdoptRequest, emit: Callable[[str, Any], None]) -> AdoptRepor
     launch = copy_launch(server, request.service, request.port)
     if request.launch_id is None:
         return _report(server, launch, folder)
-    observed = _prove(server, launch, emit)
+    report = _reporter(emit)
+    observed = _prove(server, launch, report)
+    report("answers", "the fixed texts are scored, so that what comes after it can be held against them")
+    scores = correctness.score(Client(request.port, address_of(server), api_key_of(server, folder)), _SCORE_SECONDS)
     kept = dataclasses.replace(launch, launch_id=request.launch_id)
     _keep(folder, kept, server, observed)
-    return dataclasses.replace(_described(server, launch, folder), recorded=request.launch_id)
+    return dataclasses.replace(
+        _described(server, launch, folder),
+        recorded=request.launch_id,
+        answers=correctness.compare(None, scores, wire.Policy()),
+        answers_kept=keep_scores(folder, request.launch_id, scores),
+    )
 
 
 def _server(request: AdoptRequest) -> Server:
@@ -116,12 +127,13 @@ def _lost(names: List[str]) -> List[wire.Verdict]:
     return [wire.Verdict("environment", wire.Outcome.WARN, detail)]
 
 
-def _prove(server: Server, launch: wire.Launch, emit: Callable[[str, Any], None]) -> Observed:
+def _reporter(emit: Callable[[str, Any], None]) -> Callable[[str, str], None]:
+    return lambda phase, detail: emit(wire.EventKind.PROGRESS, wire.Progress("ADOPT", phase, 0.0, detail))
+
+
+def _prove(server: Server, launch: wire.Launch, report: Callable[[str, str], None]) -> Observed:
     """Three good answers in a row of this very server."""
     from orchestrator.agent import ready
-
-    def report(phase: str, detail: str) -> None:
-        emit(wire.EventKind.PROGRESS, wire.Progress("ADOPT", phase, 0.0, detail))
 
     policy = wire.Policy(load_total=_PROVE_SECONDS, load_stall=_PROVE_SECONDS)
     try:

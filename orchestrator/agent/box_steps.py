@@ -1,6 +1,5 @@
 """What the state machine does to the world: :class:`steps.Steps` on a real box."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -37,6 +36,7 @@ from orchestrator.agent.kernel_files import KernelFiles
 from orchestrator.agent.known_launches import never_verified
 from orchestrator.agent.launch_files import find_account
 from orchestrator.agent.managers import boot_unit_name
+from orchestrator.agent.measure_baseline import keep_scores
 from orchestrator.agent.phases import FACT_PREFIX
 from orchestrator.agent.private_files import write_private
 from orchestrator.agent.processes import Leftover, Server, find_leftovers, find_server, find_servers, remaining_members, scan
@@ -365,10 +365,7 @@ class BoxSteps:
         """With kernel and driver, so that a diagnosis can say what has changed since, and with what it answered, for timings of it."""
         kept = dataclasses.replace(observed, facts=[*observed.facts, *kept_facts(KernelFiles())])
         self._folder.mark_verified(launch.launch_id, kept)
-        scores = self._new_scores.get(launch.launch_id)
-        if scores is not None and scores.likelihoods:
-            with contextlib.suppress(OSError):  # the launch is verified without them
-                write_private(self._folder.scores(launch.launch_id), json.dumps(wire.to_json(scores)))
+        keep_scores(self._folder, launch.launch_id, self._new_scores.get(launch.launch_id))
 
     def come_back(self, launch: wire.Launch) -> List[Verdict]:
         gate_firewall.sweep()

@@ -20,13 +20,10 @@ from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.service_python import ServicePython, program_source
 from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.survey import address_of, api_key_of
-from orchestrator.agent.wire_budget import AllReduceTiming, BudgetReport, BudgetRequest, GemmTiming
+from orchestrator.agent.wire_budget import BESIDE_WEIGHTS, LEFT_TO_SERVER, AllReduceTiming, BudgetReport, BudgetRequest, GemmTiming
 from orchestrator.agent.wire_words import at_work
 
 Emit = Callable[[str, Any], None]
-
-BESIDE_WEIGHTS = 1 << 30
-"""Bytes that must be free of each GPU beside the weights: CUDA's own, PyTorch's and NCCL's."""
 
 _PROGRAM = "orchestrator.agent.budget_program"
 _STATE = "BUDGET"
@@ -35,35 +32,39 @@ _MEBIBYTE = 1 << 20
 
 
 def budget(request: BudgetRequest, emit: Emit) -> BudgetReport:
-    """Time what is asked. What speaks against the times is in the answer, not an error.
+    """Time what is asked. What speaks against the times is in the answer, not an error. An order that begins meanwhile ends it at once.
 
     Raises:
-        AgentRefusal: ``locked``: an order is at work on the service or its GPUs. ``refused``: the server is loading or has requests, a GPU
-            has too little free memory, or nothing could be run.
+        AgentRefusal: ``locked``: an order is at work on the service or its GPUs, or has begun meanwhile. ``refused``: the server is loading
+            or has requests, a GPU has too little free memory, or nothing could be run.
     """
     folder = StateFolder(request.state_root, request.service)
-    order = order_status(folder)
-    if order is not None and order.live:
-        raise AgentRefusal("locked", at_work(order), next_step="fab attach")
+    refuse_beside_order(folder, {})
     server = find_server(request.port)
     if server is not None and not server.listening:
         raise AgentRefusal(
             "refused", f"process {server.main.pid} loads a server: what is timed beside it says nothing", next_step="fab status"
         )
     python = _python(request, server, folder)
-    if request.device == "cuda":
-        refuse_without_room(request, python.environment)
+    used = gpus_with_room(request, python.environment, beside_server=server is not None) if request.device == "cuda" else []
+    indices = {gpu.uuid: gpu.index for gpu in used}
+    refuse_beside_order(folder, indices)
     client = None if server is None else Client(request.port, address_of(server), api_key_of(server, folder))
     remarks = _refuse_busy(client)
     names = f"{len(request.gemms)} multiplications, {len(request.all_reduces)} sums over {len(request.devices)} GPU(s)"
-    emit(wire.EventKind.PROGRESS, wire.Progress(_STATE, "timing", 0.0, names))
+    free = ", ".join(f"{_free(gpu)} MiB of GPU {gpu.index}" for gpu in used)
+    room = f"; {free} are free, up to {_needed(request)} MiB of each are taken" if free else ""
+    emit(wire.EventKind.PROGRESS, wire.Progress(_STATE, "timing", 0.0, names + room))
     begun = time.monotonic()
-    with OthersWatch(client) as watch:
-        lines, problem = _run(python, request)
+    with OthersWatch(client, lambda: refuse_beside_order(folder, indices)) as watch:
+        lines, problem = _run(python, request, lambda: watch.refusal is not None)
+    if watch.refusal is not None and problem is not None:
+        raise watch.refusal
     report = read_report(request, lines)
     if problem is not None and not any(item.seconds is not None for item in report.gemms):
         raise AgentRefusal("refused", f"nothing could be timed with {python.path}: {problem}", next_step=f"{python.path} -c 'import torch'")
-    disturbed = [*watch.seen, *([] if problem is None else [problem]), *_replaced(server, request.port)]
+    begun_meanwhile = [] if watch.refusal is None else [str(watch.refusal)]
+    disturbed = [*watch.seen, *begun_meanwhile, *([] if problem is None else [problem]), *_replaced(server, request.port)]
     return BudgetReport(
         gemms=report.gemms,
         all_reduces=report.all_reduces,
@@ -91,8 +92,27 @@ def _python(request: BudgetRequest, server: Optional[Server], folder: StateFolde
     return ServicePython(path, environment, user)
 
 
-def refuse_without_room(request: BudgetRequest, environment: Mapping[str, str]) -> None:
-    """Raise AgentRefusal unless each GPU has room for the weights and nobody else changes it.
+def refuse_beside_order(folder: StateFolder, indices: Mapping[str, int]) -> None:
+    """Raise AgentRefusal (``locked``) while an order is at work on the service or holds one of the GPUs (index by UUID)."""
+    order = order_status(folder)
+    if order is not None and order.live:
+        raise AgentRefusal("locked", at_work(order), next_step="fab attach")
+    held = [lock for lock in held_gpus(str(folder.path.parent)) if lock.uuid in indices]
+    if held:
+        what = f"order {held[0].order_id} of {held[0].service} holds GPU {indices[held[0].uuid]}"
+        raise AgentRefusal("locked", what, next_step="fab status")
+
+
+def _needed(request: BudgetRequest) -> int:
+    return math.ceil((request.memory + BESIDE_WEIGHTS) / _MEBIBYTE)
+
+
+def _free(gpu: wire.Gpu) -> int:
+    return gpu.memory_total - gpu.memory_used
+
+
+def gpus_with_room(request: BudgetRequest, environment: Mapping[str, str], *, beside_server: bool) -> List[wire.Gpu]:
+    """The GPUs that are timed; AgentRefusal (``refused``) unless each has room for it.
 
     The server has taken what it wants; what is taken beside it now must not be what it needs for its next batch.
     """
@@ -105,20 +125,18 @@ def refuse_without_room(request: BudgetRequest, environment: Mapping[str, str]) 
     if max(request.devices) >= len(visible):
         raise AgentRefusal("refused", f"{max(request.devices) + 1} GPUs are needed, the server's environment shows {len(visible)}")
     used = [by_uuid[visible[number]] for number in request.devices]
-    held = [lock for lock in held_gpus(request.state_root) if lock.uuid in {gpu.uuid for gpu in used}]
-    if held:
-        raise AgentRefusal(
-            "locked", f"order {held[0].order_id} of {held[0].service} holds GPU {by_uuid[held[0].uuid].index}", next_step="fab status"
-        )
-    needed = math.ceil((request.memory + BESIDE_WEIGHTS) / _MEBIBYTE)
+    needed, left = _needed(request), LEFT_TO_SERVER // _MEBIBYTE if beside_server else 0
+    parts = f": {needed} MiB for the timing, {left} MiB left to the server" if beside_server else ""
     for gpu in used:
-        free = gpu.memory_total - gpu.memory_used
-        if free < needed:
+        if _free(gpu) < needed + left:
             raise AgentRefusal(
                 "refused",
-                f"GPU {gpu.index} has {free} MiB free, {needed} MiB are needed beside the server",
-                next_step="fab teardown, then fab budget --measured RUN: without a server all memory is free",
+                f"GPU {gpu.index} has {_free(gpu)} MiB free, {needed + left} MiB are needed{parts}",
+                next_step="fab teardown, then fab budget --measured RUN: without a server all memory is free"
+                if beside_server
+                else "nvidia-smi",
             )
+    return used
 
 
 def _refuse_busy(client: Optional[Client]) -> List[str]:
@@ -136,10 +154,15 @@ def _refuse_busy(client: Optional[Client]) -> List[str]:
 
 
 class OthersWatch:
-    """Asks the server once a second, from entry to exit, whether it has requests. `seen` says so, at most once."""
+    """Looks once a second, from entry to exit, whether the server has requests, and whether `refuse` raises.
 
-    def __init__(self, client: Optional[Client], every: float = _LOOK_SECONDS) -> None:
+    `seen` says the one, at most once; `refusal` is the other: what was refused before it began is to be ended.
+    """
+
+    def __init__(self, client: Optional[Client], refuse: Callable[[], None] = lambda: None, every: float = _LOOK_SECONDS) -> None:
+        self.refusal: Optional[AgentRefusal] = None
         self._client = client
+        self._refuse = refuse
         self._every = every
         self._most = 0
         self._ended = threading.Event()
@@ -150,25 +173,30 @@ class OthersWatch:
         return [f"the server had {self._most} requests meanwhile"] if self._most else []
 
     def __enter__(self) -> "OthersWatch":
-        if self._client is not None:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         self._ended.set()
-        if self._client is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _look(self) -> None:
-        assert self._client is not None
-        while True:
+        ended = False
+        while not ended and self.refusal is None:
             ended = wait_set(self._ended, self._every)
             try:
-                self._most = max(self._most, sglang.running_and_queued(self._client, self._every) or 0)
-            except HttpError:
-                return  # whoever asks afterwards finds that it has gone
-            if ended:
-                return
+                self._refuse()
+            except AgentRefusal as refusal:
+                self.refusal = refusal
+            self._count()
+
+    def _count(self) -> None:
+        if self._client is None:
+            return
+        try:
+            self._most = max(self._most, sglang.running_and_queued(self._client, self._every) or 0)
+        except HttpError:
+            self._client = None  # whoever asks afterwards finds that it has gone
 
 
 def _replaced(server: Optional[Server], port: int) -> List[str]:
@@ -177,11 +205,11 @@ def _replaced(server: Optional[Server], port: int) -> List[str]:
     return [] if before == after else ["another server runs now than at the beginning"]
 
 
-def _run(python: ServicePython, request: BudgetRequest) -> Tuple[List[Dict[str, Any]], Optional[str]]:
+def _run(python: ServicePython, request: BudgetRequest, stop: Callable[[], bool]) -> Tuple[List[Dict[str, Any]], Optional[str]]:
     """The program's lines, and why there are not all of them."""
     question = wire.to_json(request)
     asked = {name: question[name] for name in ("gemms", "all_reduces", "devices", "device", "memory", "seconds")}
-    done = python.run(["-c", program_source(_PROGRAM)], request.seconds, json.dumps(asked))
+    done = python.run(["-c", program_source(_PROGRAM)], request.seconds, json.dumps(asked), stop)
     lines = [line for line in map(_parsed, done.output.splitlines()) if line is not None]
     failed = [f"rank {line['rank']}: {line['failed']}" for line in lines if "failed" in line]
     problem = done.problem or "; ".join(failed[:1])

@@ -10,6 +10,8 @@ Answers, a line each: ``{"rank", "torch", "device_name"}``, then ``{"rank", "gem
 "problem"}`` and ``{"rank", "all_reduce": index, "samples", "problem"}`` as they come.
 """
 
+import contextlib
+import ctypes
 import fcntl
 import importlib
 import json
@@ -35,6 +37,8 @@ _BYTES = {"BF16": 2.0, "FP8": 1.0, "NVFP4": 0.5625}
 """Of a weight, in the order in which the formats are timed."""
 _CONTEXT = 256 << 20
 """Bytes beside weights that PyTorch may take: activations, cuBLAS's workspace."""
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): linux/prctl.h."""
 _PADDED = 16
 """Rows that some builds ask of an FP8 multiplication at least."""
 
@@ -321,6 +325,7 @@ def _fork(torch: Any, question: Dict[str, Any], number: int, store: str, answers
     if pid:
         return pid
     status = 1
+    _end_with_parent()
     try:
         signal.alarm(int(question["seconds"]) + 1)  # a fork has none of its own
         serve_rank(torch, question, number, store, answers)
@@ -357,13 +362,20 @@ def _reap(children: Set[int]) -> None:
                 os.kill(other, signal.SIGKILL)
 
 
+def _end_with_parent() -> None:
+    """SIGKILL to this process when its parent ends: memory that it holds is in the way of whatever is launched next."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
 def main() -> NoReturn:
+    _end_with_parent()
     answers = os.dup(1)
     os.dup2(2, 1)
     # Ranks share the file: each line is appended whole.
     fcntl.fcntl(answers, fcntl.F_SETFL, fcntl.fcntl(answers, fcntl.F_GETFL) | os.O_APPEND)
     question = json.load(sys.stdin)
-    # Nobody may be left to end this process: the connection can be lost, and the agent with it.
+    # For a parent that had ended before it was asked for, and one that hangs.
     signal.alarm(int(question["seconds"]) + 1)
     failed = answer(question, answers)
     if failed is not None:

@@ -67,6 +67,8 @@ class Category:
     REBOOTED = "rebooted"
     SUPERVISOR_ENDED = "supervisor_ended"
     """What carries the order out was killed again and again."""
+    UNEXPECTED = "unexpected"
+    """A fault of this program on the box."""
     UNKNOWN = "unknown"
     """Nothing that is known; its last error is told."""
 

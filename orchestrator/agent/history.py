@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from orchestrator.agent import wire
+from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.steps import Stopped
 from orchestrator.agent.wire import State
 
@@ -144,7 +145,7 @@ def _failure(entry: wire.StateEntry) -> wire.Failure:
     try:
         return wire.from_json(wire.Failure, entry.data.get(FAILURE))
     except wire.WireError:
-        return wire.Failure("unexpected", entry.reason)
+        return wire.Failure(Category.UNEXPECTED, entry.reason)
 
 
 def _stopped(entries: Sequence[wire.StateEntry]) -> Optional[Stopped]:

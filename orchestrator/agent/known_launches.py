@@ -76,6 +76,14 @@ def is_same(one: wire.Launch, other: wire.Launch) -> bool:
     return first == second
 
 
+def record_of(folder: StateFolder, server: Server) -> Optional[wire.Launch]:
+    """The record of the launch that serves, whether this program has started it or adopted it; None for any other server."""
+    if server.launch_id is not None:
+        return folder.read_launch(server.launch_id)
+    adopted = next((name for name in folder.launch_ids() if is_adopted(folder, name, server.main.id)), None)
+    return None if adopted is None else folder.read_launch(adopted)
+
+
 def is_adopted(folder: StateFolder, launch_id: str, main: wire.ProcessId) -> bool:
     """Whether a record was made of this very process, which somebody else has started."""
     from orchestrator.agent.own_session import boot_identity

@@ -12,8 +12,10 @@ from orchestrator.agent.batch_runs import BatchRuns, Load, NoEndpointError, Run
 from orchestrator.agent.capacity import Known
 from orchestrator.agent.clock import Deadline, steady
 from orchestrator.agent.covariates import covariates
+from orchestrator.agent.disagreement import disagreements
 from orchestrator.agent.http import Client, HttpError
 from orchestrator.agent.journal import order_status
+from orchestrator.agent.known_launches import record_of
 from orchestrator.agent.launch_files import find_account
 from orchestrator.agent.locks import wanted_gpus
 from orchestrator.agent.measure_baseline import comparable, kept_capacity, kept_scores
@@ -73,7 +75,7 @@ class _Measurement:
         self._client = client
         self._began = time.time()
         self._deadline = Deadline(request.seconds)
-        self._record = folder.read_launch(server.launch_id) if server.launch_id is not None else None
+        self._record = record_of(folder, server)
         self._invalid: List[Invalid] = []
         self._remarks: List[str] = []
         self._windows: List[Tuple[float, float]] = []
@@ -196,7 +198,7 @@ class _Measurement:
             tokens_per_second_per_stream=interval([item.tokens_per_second_per_stream for item in counted]),
             tokens_per_second=interval([item.tokens_per_second for item in counted]),
             own_words=own,
-            disagreements=server_word.disagreements(size, own),
+            disagreements=disagreements(size, own, [item.timing for item in timed]),
             remarks=_remarks(counted),
         )
 

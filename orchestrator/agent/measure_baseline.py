@@ -1,5 +1,7 @@
 """What the box has kept of earlier launches, to hold a timed server against: its KV cache's room and what it answered."""
 
+import contextlib
+import json
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
@@ -7,6 +9,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.capacity import Known, changed_beyond_backend
 from orchestrator.agent.correctness import Scores
 from orchestrator.agent.known_launches import previous_launch, read_known
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.processes import Server
 from orchestrator.agent.state_folder import StateFolder, read_record
 from orchestrator.agent.wire_launches import KnownLaunch
@@ -17,6 +20,16 @@ class KeptScores(NamedTuple):
 
     scores: Scores
     whose: str
+
+
+def keep_scores(folder: StateFolder, launch_id: str, scores: Optional[Scores]) -> bool:
+    """Keep what a launch answered when it was proven; whether there was anything to keep, and room for it."""
+    if scores is None or not scores.likelihoods:
+        return False
+    with contextlib.suppress(OSError):  # the launch is proven without them
+        write_private(folder.scores(launch_id), json.dumps(wire.to_json(scores)))
+        return True
+    return False
 
 
 def kept_capacity(folder: StateFolder, server: Server, record: Optional[wire.Launch]) -> Known:
@@ -43,7 +56,7 @@ def kept_scores(folder: StateFolder, server: Server, record: Optional[wire.Launc
         if found is not None:
             return KeptScores(found, f"launch {before.launch.launch_id}, which was verified before it")
     own = read_record(Scores, folder.scores(record.launch_id))
-    return None if own is None else KeptScores(own, "itself when it was verified")
+    return None if own is None else KeptScores(own, f"itself when it was {'verified' if server.launch_id is not None else 'adopted'}")
 
 
 def comparable(kept: Scores, now: Scores) -> Scores:

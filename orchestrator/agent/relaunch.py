@@ -113,7 +113,7 @@ class Relaunch:
             return self._refuse_staged(wire.Failure(Category.REBOOTED, "the machine was restarted while the new server was being staged"))
         if self._walk.previous is None:
             return self._refuse_staged(
-                wire.Failure("unexpected", "what was kept of the old server, to bring it back, can't be read any more")
+                wire.Failure(Category.UNEXPECTED, "what was kept of the old server, to bring it back, can't be read any more")
             )
         if count > MOST_RESUMES:
             summary = f"the supervisor was ended {count} times, the last time in {State.STAGING}"

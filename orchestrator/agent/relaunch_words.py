@@ -6,6 +6,7 @@ from typing import Dict, List, Optional, Sequence
 
 from orchestrator.agent import wire
 from orchestrator.agent.command_lines import command_of
+from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.phases import BEYOND_GATE, FACT_PREFIX, Phase
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.steps import LaunchFailed, Stopped
@@ -63,9 +64,9 @@ def unexpected(error: Exception) -> wire.Failure:
         return wire.Failure(told.category, told.message, told.evidence, told.next_step or "")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or "a file of the state folder"
-        return wire.Failure("disk_full", f"{where}: {error.strerror}", advice="make room (df -h, df -i), then launch again")
+        return wire.Failure(Category.DISK_FULL, f"{where}: {error.strerror}", advice="make room (df -h, df -i), then launch again")
     return wire.Failure(
-        "unexpected",
+        Category.UNEXPECTED,
         f"an unexpected error: {error!r}",
         advice="this is a fault of the orchestrator: keep the run folder",
     )

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from orchestrator.agent.measure_events import TokenStream
 from orchestrator.agent.phases import BatchLine, LogLine, parse_batch
-from orchestrator.agent.wire_measure import MOST_DIFFERENCE, OwnWord, RepeatTiming, Source
+from orchestrator.agent.wire_measure import OwnWord, RepeatTiming, Source
 
 _LEAST_INTERVALS = 3
 """A median of fewer says too little to be compared with."""
@@ -157,16 +157,6 @@ def _word(source: str, pairs: Sequence[Optional[_Pair]], detail: str) -> Optiona
         return None
     theirs = statistics.median(pair.theirs for pair in known)
     return OwnWord(source, theirs, count, statistics.median(pair.ours / pair.theirs - 1.0 for pair in known), detail)
-
-
-def disagreements(batch: int, own_words: Sequence[OwnWord]) -> List[str]:
-    """A sentence for each word that differs by more than :data:`MOST_DIFFERENCE`."""
-    return [
-        f"batch {batch}: the time per output token is {abs(word.difference):.1%} {'more' if word.difference > 0 else 'less'} than "
-        f"the server's own {word.time_per_output_token * 1000:.3f} ms ({word.source})"
-        for word in own_words
-        if abs(word.difference) > MOST_DIFFERENCE
-    ]
 
 
 def _stretch(batch: int, log: BatchLog) -> List[int]:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.command import Stuck, leave_behind
@@ -62,14 +62,14 @@ class ServicePython:
         base = {"PATH": path, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "LANG": "C.UTF-8"}
         return {**base, **self.environment}
 
-    def run(self, arguments: List[str], seconds: float, stdin: str = "") -> Completed:
-        """Run ``[path, *arguments]`` for at most `seconds`, then kill its process group.
+    def run(self, arguments: List[str], seconds: float, stdin: str = "", stop: Callable[[], bool] = lambda: False) -> Completed:
+        """Run ``[path, *arguments]`` for at most `seconds`, then kill its process group; also once `stop`, asked often, says so.
 
         A process that survives SIGKILL (state D: a driver that hangs) is abandoned and named in `problem`. Never raises.
         """
         try:
             account = find_account(self.user)
-            return _run([self.path, *arguments], self.full_environment(account), account, self.directory or "/", seconds, stdin)
+            return _run([self.path, *arguments], self.full_environment(account), account, self.directory or "/", seconds, stdin, stop)
         except AgentRefusal as refusal:
             return Completed(None, problem=str(refusal))
         except (OSError, subprocess.SubprocessError) as error:
@@ -85,17 +85,27 @@ def program_source(module: str) -> str:
     return source
 
 
-def _run(argv: List[str], environment: Dict[str, str], account: Account, directory: str, seconds: float, stdin: str) -> Completed:
+def _run(
+    argv: List[str],
+    environment: Dict[str, str],
+    account: Account,
+    directory: str,
+    seconds: float,
+    stdin: str,
+    stop: Callable[[], bool],
+) -> Completed:
     # Files in memory instead of pipes: nothing blocks on either side, and a grandchild that keeps them open holds nobody up.
     question, output, errors = (os.memfd_create(name) for name in ("stdin", "stdout", "stderr"))
     try:
         os.write(question, stdin.encode("utf-8"))
         os.lseek(question, 0, os.SEEK_SET)
         process = _start(argv, environment, account, directory, (question, output, errors))
-        wait_until(lambda: process.poll() is not None or _is_flooded(output, errors), Deadline(seconds), interval=0.02)
+        wait_until(lambda: process.poll() is not None or _is_flooded(output, errors) or stop(), Deadline(seconds), interval=0.02)
         if process.poll() is not None:
             return Completed(process.returncode, _read(output), _read(errors))
-        problem, stuck = _kill(process, argv[0], seconds, _is_flooded(output, errors))
+        flooded = f"wrote more than {OUTPUT_LIMIT >> 20} MiB" if _is_flooded(output, errors) else ""
+        why = flooded or ("was no longer wanted" if stop() else f"did not answer within {seconds:g} s")
+        problem, stuck = _kill(process, argv[0], why)
         return Completed(None, _read(output), _read(errors), problem, stuck)
     finally:
         for descriptor in (question, output, errors):
@@ -119,9 +129,8 @@ def _start(
     )
 
 
-def _kill(process: "subprocess.Popen[bytes]", command: str, seconds: float, flooded: bool) -> Tuple[str, Optional[Stuck]]:
+def _kill(process: "subprocess.Popen[bytes]", command: str, why: str) -> Tuple[str, Optional[Stuck]]:
     """Kill the process group of a child that is not reaped yet (so its number is still its own); say what was done."""
-    why = f"wrote more than {OUTPUT_LIMIT >> 20} MiB" if flooded else f"did not answer within {seconds:g} s"
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if wait_until(lambda: process.poll() is not None, Deadline(2.0)):

@@ -349,10 +349,15 @@ class Probe:
     """
 
     module: str
+    """The Python module that is looked at."""
     name: str = ""
+    """A class or function of it, followed through re-exports; empty: the module itself."""
     tells: List[str] = field(default_factory=list)
+    """Default arguments and constants whose values are told."""
     load: bool = False
+    """Whether it is imported for real as well, with no GPU visible."""
     required: bool = True
+    """Whether it speaks against the backend that it is missing."""
 
 
 @record(frozen=True)
@@ -365,12 +370,19 @@ class Requirements:
     """
 
     compute_capability: List[str] = field(default_factory=list)
+    """Where it is known to work; any other is refused."""
     compute_capability_unproven: List[str] = field(default_factory=list)
+    """Where nobody has shown it: a warning."""
     quantization: List[str] = field(default_factory=list)
+    """The values of --quantization that it works with; ``None``: without the flag."""
     python_modules: List[str] = field(default_factory=list)
+    """What the service's Python must be able to import."""
     gpu_count: Optional[int] = None
+    """How many GPUs it takes."""
     note: str = ""
+    """One line for the plan."""
     probes: List[Probe] = field(default_factory=list)
+    """What is looked for in what the service's Python would import."""
 
 
 @record(frozen=True)

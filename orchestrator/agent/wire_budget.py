@@ -13,6 +13,12 @@ PROFILE_SCHEMA = "orchestrator.profile/1"
 """Of the file ``profile.json`` in a run folder."""
 
 
+BESIDE_WEIGHTS = 1 << 30
+"""Bytes of each GPU beside the weights of a multiplication that is timed: CUDA's own, PyTorch's and NCCL's."""
+LEFT_TO_SERVER = 1 << 30
+"""Bytes of each GPU that stay free beside a server, which takes more only when its largest batch so far is outdone."""
+
+
 class Format:
     """The values of :attr:`Gemm.format` and :attr:`GemmTiming.format` that can be timed."""
 
@@ -69,7 +75,7 @@ class BudgetRequest:
     seconds: float = 240.0
     """Bound on the whole, PyTorch's import included."""
     memory: int = 1 << 30
-    """Of each GPU, for weights; CUDA itself takes some 0.6 GiB besides."""
+    """Of each GPU, for weights; :data:`BESIDE_WEIGHTS` come on top."""
     device: str = "cuda"
     """``cpu`` where there is no GPU: it shows that it works, not how fast a GPU is."""
 

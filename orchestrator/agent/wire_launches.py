@@ -105,6 +105,10 @@ class AdoptReport:
     verdicts: List[Verdict] = field(default_factory=list)
     recorded: Optional[str] = None
     """The id of the record, once it was proven to serve."""
+    answers: List[Verdict] = field(default_factory=list)
+    """What it answered then, judged by itself."""
+    answers_kept: bool = False
+    """Whether that lies with the record, so that later launches and timings are held against it."""
 
 
 @record(frozen=True)

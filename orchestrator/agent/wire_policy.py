@@ -28,9 +28,13 @@ class PhaseLimits:
     """
 
     total: Optional[float] = None
+    """For the phase as a whole."""
     stall: Optional[float] = None
+    """Without progress in it."""
     cold_total: Optional[float] = None
+    """For the phase as a whole, while caches of compiled kernels are cold."""
     cold_stall: Optional[float] = None
+    """Without progress in it, while they are."""
 
 
 @record(frozen=True)
@@ -62,8 +66,9 @@ class Policy:
     generations: int = 3
     """Good generations in a row that prove the server ready."""
     capacity_warn: float = 0.95
+    """Fraction of the last verified launch's max_total_num_tokens below which the new server's is told."""
     capacity_fail: float = 0.80
-    """Fractions of the last verified launch's max_total_num_tokens."""
+    """The same, below which the launch fails."""
     likelihood_tolerance: float = 0.05
     """Largest accepted change of the mean log-likelihood per token of the fixed texts, in nats."""
     likelihood_floor: float = -7.0
@@ -73,9 +78,13 @@ class Policy:
     verify: float = 300.0
     """For scoring, greedy output and expectations in all, once for the old and once for the new server."""
     measure: bool = True
+    """Whether decoding is timed before and after."""
     measure_input_tokens: int = 256
+    """Tokens of the prompt of a timing."""
     measure_output_tokens: int = 128
+    """Tokens of its answer."""
     measure_repeats: int = 5
+    """Repeats, of which the median is told."""
     measure_seconds: float = 120.0
     """Bound on one whole decode timing, warm-up included."""
 
@@ -88,7 +97,12 @@ class Expectation:
     """
 
     prompt: str
+    """What is asked."""
     contains: List[str] = field(default_factory=list)
+    """Texts that must all be in the answer."""
     matches: Optional[str] = None
+    """A regular expression that must match somewhere in it."""
     chat: bool = False
+    """Whether the prompt is a user's message, put through the model's chat template."""
     max_tokens: int = 64
+    """How long the answer may get."""

@@ -57,7 +57,9 @@ def adopt(
     call.interrupted = "interrupted; fab rollback --list shows whether the box has kept a record"
     report = keep(adoption, call.screen)
     call.screen.show(adopted_blocks(adoption, report))
-    call.document(**document, written=not adoption.exists, recorded=report.recorded if report is not None else None)
+    recorded = None if report is None else report.recorded
+    answers_kept = report is not None and report.answers_kept
+    call.document(**document, written=not adoption.exists, recorded=recorded, answers_kept=answers_kept)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.agent.wire import Outcome
 from orchestrator.agent.wire_launches import AdoptReport
 from orchestrator.cli.blocks import Block, Line, indented
 from orchestrator.cli.text import server_command, server_lines
@@ -37,8 +38,19 @@ def adopted_blocks(adoption: Adoption, report: AdoptReport | None) -> list[Block
         blocks.append(Line(f"written: {adoption.path}", "good", whole=True))
     if report is not None:
         blocks.append(Line(f"recorded on the box as launch {report.recorded}, proven to serve", "good"))
+        blocks += _answers(report)
     blocks.append(_rollback(adoption))
     return [*blocks, Line(f"-> {adoption.target.command('relaunch', '--backend NAME', '--plan')}", whole=True)]
+
+
+def _answers(report: AdoptReport) -> list[Block]:
+    """Whether what it answers can be compared with later, and what of it looks wrong already."""
+    wrong = [f"{item.check}: {item.detail}" for item in report.answers if item.outcome in (Outcome.WARN, Outcome.REFUSE)]
+    if report.answers_kept:
+        kept = Line("what it answered lies with it: later launches and timings are held against it")
+    else:
+        kept = Line("its answers could not be kept: no later timing is held against them", "warn")
+    return [kept, *indented(wrong, "warn")]
 
 
 def _rollback(adoption: Adoption) -> Line:

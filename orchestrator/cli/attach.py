@@ -63,5 +63,7 @@ def _begin(call: Call, order: OrderStatus) -> None:
 
 
 def _finish(call: Call, result: OrderResult) -> int:
-    call.document(exit_code=result.exit_code)
+    from orchestrator.cli.text import commands, pages_on
+
+    call.document(exit_code=result.exit_code, see=commands(pages_on(result)))
     return result.exit_code

@@ -50,6 +50,13 @@ def indented(lines: Iterable[str], tone: Tone = "", *, whole: bool = False) -> l
     return [Line(f"    {line}", tone, whole) for line in lines]
 
 
+def verdict_blocks(doubts: Sequence[str]) -> list[Block]:
+    """Whether a result is to be believed: what speaks against it, or that nothing does."""
+    if not doubts:
+        return [Line(), Line("nothing speaks against it", "good")]
+    return [Line(), Line("not to be believed:", "bad"), *indented(doubts, "bad")]
+
+
 def wrapped(text: str, width: int, hang: int = 4) -> list[str]:
     """`text` in lines of at most `width`, later ones indented by `hang` more than it.
 

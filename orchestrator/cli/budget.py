@@ -30,11 +30,13 @@ def budget(
     """Say where the time of a decode step goes: memory, multiplications, all-reduce, the rest, each timed alone beside the idle server."""
     from orchestrator.agent.wire_budget import SCHEMA
     from orchestrator.agent.wire_measure import SCHEMA as MEASURE_SCHEMA
-    from orchestrator.cli.budget_text import budget_blocks, budget_document
+    from orchestrator.cli.budget_text import budget_blocks
     from orchestrator.flows.budget import budget as run
     from orchestrator.flows.budget import measured_of
     from orchestrator.flows.measure import MeasureOptions, measure
+    from orchestrator.results.account import BUDGET_FILE
     from orchestrator.results.floor import Given
+    from orchestrator.results.kept_accounts import budget_document
     from orchestrator.results.measurements import FILE, load_side
 
     target = choose(inventory, host, service)
@@ -52,8 +54,8 @@ def budget(
         floor = dataclasses.asdict(Given.of(target.service))
         folder.keep(FILE, {"schema": MEASURE_SCHEMA, **place, "valid": not report.invalid, "report": report, "floor": floor})
     document = {**place, "valid": found.valid, "measured_run": measured, **budget_document(found)}
-    folder.keep("budget.json", {"schema": SCHEMA, **document, "timed": dataclasses.asdict(found.timed)})
+    folder.keep(BUDGET_FILE, {"schema": SCHEMA, **document})
     call.screen.close()
     call.screen.show(budget_blocks(target.service.name, target.place, found))
-    call.document(**document, timed=found.timed, exit_code=found.exit_code)
+    call.document(**document, exit_code=found.exit_code)
     return found.exit_code

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from orchestrator.agent.wire_budget import AllReduceTiming, Format, GemmTiming
-from orchestrator.cli.blocks import Block, Line, Table, indented
-from orchestrator.flows.budget import Budgeted
-from orchestrator.results.budget import StepBudget, budget_remarks
+from orchestrator.cli.blocks import Block, Line, Table, indented, verdict_blocks
+from orchestrator.results.account_rows import SUM_COLUMNS, sum_rows
+from orchestrator.results.budget import Budgeted, StepBudget, budget_remarks
 
 _FORMATS = (Format.BF16, Format.FP8, Format.NVFP4)
-_SUM_COLUMNS = ("batch", "what", "ms", "of the step", "")
 _PART_COLUMNS = ("multiplication", "a step", "rows", "in", "out", *(f"{name}, us" for name in _FORMATS))
 
 
@@ -29,39 +26,13 @@ def budget_blocks(service: str, place: str, found: Budgeted) -> list[Block]:
     blocks += indented(_reduced(timed.ranks, timed.all_reduces))
     blocks += indented(missing_formats(timed.gemms), "quiet")
     blocks += indented(timed.remarks, "quiet")
-    verdict = (
-        [Line("not to be believed:", "bad"), *indented(found.doubts, "bad")]
-        if found.doubts
-        else [Line("nothing speaks against it", "good")]
-    )
-    return [*blocks, Line(), *verdict]
+    return [*blocks, *verdict_blocks(found.doubts)]
 
 
 def _sums(step: StepBudget) -> Table:
-    rows = [_row(step, "measured", step.step, "a token of each stream")]
-    if step.floor is not None:
-        rows.append(_row(step, "floor", step.floor.seconds, f"{step.floor.bytes / 1e9:.3g} GB at {step.floor.bandwidth / 1e9:.4g} GB/s"))
-    else:
-        rows.append(["", "floor", "-", "-", step.floor_problem])
-    rows.append(_row(step, "GEMM", step.gemm, f"{sum(part.gemm.count for part in step.parts)} multiplications, reading weights included"))
-    if step.all_reduce is None:
-        rows.append(["", "all-reduce", "-", "-", "one rank, no all-reduce"])
-    else:
-        item = step.all_reduce.all_reduce
-        said = step.all_reduce.problem or f"{item.count} of {item.bytes / 1024:.4g} KiB by NCCL"
-        rows.append(_row(step, "all-reduce", step.reduced, said))
-    cache = f"; {_ms(step.cache_floor)} of it for the KV cache at least" if step.cache_floor else ""
-    rows.append(_row(step, "residual", step.residual, f"attention, norms, routing, sampling, gaps{cache}"))
+    rows = [["", *row] for row in sum_rows(step)]
     rows[0][0] = str(step.batch_size)
-    return Table(list(_SUM_COLUMNS), rows, right=frozenset({"batch", "ms", "of the step"}))
-
-
-def _row(step: StepBudget, what: str, seconds: float, said: str) -> list[str]:
-    return ["", what, f"{seconds * 1000:.3f}", f"{seconds / step.step:.1%}".replace("%", " %"), said]
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.3f} ms"
+    return Table(["batch", *SUM_COLUMNS], rows, right=frozenset({"batch", "ms", "of the step"}))
 
 
 def _parts(found: Budgeted, step: StepBudget) -> Table:
@@ -103,21 +74,3 @@ def missing_formats(timings: list[GemmTiming]) -> list[str]:
         if item.problem:
             found.setdefault((item.format, item.problem), []).append(item.gemm.name)
     return [f"{kind} not timed for {', '.join(dict.fromkeys(names))}: {problem}" for (kind, problem), names in found.items()]
-
-
-def budget_document(found: Budgeted) -> dict[str, Any]:
-    """The sums as data: seconds."""
-    steps = [
-        {
-            "batch_size": step.batch_size,
-            "step": step.step,
-            "floor": None if step.floor is None else step.floor.seconds,
-            "floor_problem": step.floor_problem or None,
-            "gemm": step.gemm,
-            "all_reduce": None if step.all_reduce is None else step.reduced,
-            "residual": step.residual,
-            "remarks": budget_remarks(step),
-        }
-        for step in found.steps
-    ]
-    return {"steps": steps, "not_believed": list(found.doubts)}

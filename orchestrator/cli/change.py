@@ -134,6 +134,8 @@ def observe(call: Call, target: Target, *, keep: bool) -> Observers:
 
 def finish(call: Call, outcome: Outcome) -> int:
     """The document and the exit code of a change."""
+    from orchestrator.cli.text import commands, pages_on
+
     code = outcome.result.exit_code if outcome.result is not None else 0
-    call.document(exit_code=code)
+    call.document(exit_code=code, see=commands(pages_on(outcome.result)))
     return code

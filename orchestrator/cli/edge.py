@@ -40,6 +40,9 @@ Body = Callable[..., int | None]
 GATHERING: dict[str, str] = {}
 """Verb -> its flag that any number of words without one are for."""
 
+GATHERING_VERBS: set[str] = set()
+"""Those of them for which a verb's name is such a word too: no other verb can follow them."""
+
 _STOPPED_BY = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP: the terminal has gone"}
 """Signals that end a verb the way Ctrl-C does, with a word on where things stand."""
 
@@ -112,13 +115,20 @@ class Call:
         run = {"run": str(self.run.path)} if self.run is not None and self.run.kept else {}
         self.screen.document({"schema": f"orchestrator.{self.verb}/1", **fields, **run})
 
-    def fail(self, message: str, exit_code: int, evidence: list[str] | None = None, next_step: str | None = None) -> int:
+    def fail(
+        self,
+        message: str,
+        exit_code: int,
+        evidence: list[str] | None = None,
+        next_step: str | None = None,
+        see: Sequence[str] = (),
+    ) -> int:
         """Tell why the verb did not do what was asked, in every form that is wanted, and return the exit code."""
-        from orchestrator.cli.text import error_blocks
+        from orchestrator.cli.text import commands, error_blocks
 
-        error = {"message": message, "evidence": evidence or [], "next_step": next_step, "exit_code": exit_code}
+        error = {"message": message, "evidence": evidence or [], "next_step": next_step, "exit_code": exit_code, "see": commands(see)}
         self.screen.close()
-        self.screen.error(error_blocks(message, evidence or [], next_step))
+        self.screen.error(error_blocks(message, evidence or [], next_step, see))
         if self.run is not None:
             self.run.keep("error.json", error)
         self.document(error=error)
@@ -157,6 +167,7 @@ def verb(
     many_hosts: bool = False,
     letters: Mapping[str, str] | None = None,
     gathers: str | None = None,
+    gathers_verbs: bool = False,
     several: Sequence[str] = (),
     optional: Sequence[str] = (),
 ) -> Callable[[Body], fabric.Task]:
@@ -170,6 +181,7 @@ def verb(
         many_hosts: whether ``--host`` (and ``-H``) may name several, with commas.
         letters: flag -> its short form.
         gathers: the flag that words without one are for, any number of them; it gets them with commas. See :mod:`gathering`.
+        gathers_verbs: whether those words may be the names of verbs.
         several: flags that may be given more than once.
         optional: flags that may be given without their value, which is then True.
     """
@@ -201,6 +213,8 @@ def verb(
         task.letters = dict(letters or {})
         if gathers is not None:
             GATHERING[name] = gathers
+        if gathers_verbs:
+            GATHERING_VERBS.add(name)
         task.title, task.plain = name, body
         return task
 
@@ -291,7 +305,7 @@ def guarded(call: Call, body: Callable[[], int | None]) -> int:
     except InterruptedByOperatorError as error:
         code = _tell_interrupted(call, error)
     except OrchestratorError as error:
-        code = call.fail(error.message, error.exit_code, error.evidence, error.next_step)
+        code = call.fail(error.message, error.exit_code, error.evidence, error.next_step, error.see)
     except KeyboardInterrupt:
         code = _tell_interrupted(call, InterruptedByOperatorError(call.interrupted))
     except BrokenPipeError:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from invoke.parser import Parser, ParseResult
 
-from orchestrator.cli.edge import GATHERING
+from orchestrator.cli.edge import GATHERING, GATHERING_VERBS
 
 
 class GatheringParser(Parser):
@@ -34,7 +34,7 @@ def gathered(words: Sequence[str], parser: Parser, gathering: Mapping[str, str])
         if takes_next or word.startswith("-"):
             takes_next = not takes_next and _takes_value(word, parser, verb)
             rewritten.append(word)
-        elif word in parser.contexts or verb not in gathering:
+        elif verb not in gathering or (word in parser.contexts and verb not in GATHERING_VERBS):
             rewritten += [*_flag(verb, bare, gathering), word]
             verb, bare = word, []
         else:

@@ -62,6 +62,7 @@ def show(call: Call, run: str = "last", json: bool = False) -> None:
     """Show all that was kept of a run: plan, states with their times, how it ended and why, timings and what they depend on."""
     from orchestrator.cli.show_text import run_blocks
     from orchestrator.flows.history import show as look
+    from orchestrator.results.kept_accounts import account_document
 
     if "," in run:
         raise UsageError("one run at a time", next_step=f"fab show {run.partition(',')[0]}")
@@ -78,6 +79,7 @@ def show(call: Call, run: str = "last", json: bool = False) -> None:
         error=found.error,
         report=found.measurement.report if found.measurement is not None else None,
         prep=found.prep,
+        account=None if shown.account is None else account_document(shown.account),
         problems=list(shown.problems),
         files=dict(shown.files),
     )

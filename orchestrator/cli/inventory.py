@@ -215,7 +215,7 @@ def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inven
         what = "trusted already" if offer.trusted else f"pinned in {loaded.known_hosts}{replaced}"
         call.screen.show([Line(f"{offer.host}, {offer.where}: {what}", "good")])
     for error in found.failures:
-        call.screen.error(error_blocks(error.message, error.evidence, error.next_step))
+        call.screen.error(error_blocks(error.message, error.evidence, error.next_step, error.see))
     code = max((error.exit_code for error in found.failures), default=0)
     errors = [{"message": error.message, "evidence": error.evidence, "next_step": error.next_step} for error in found.failures]
     call.document(known_hosts=str(loaded.known_hosts), offers=found.offers, errors=errors, exit_code=code)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from orchestrator.agent.wire_measure import MOST_DIFFERENCE, BatchTiming, Covariates, GpuSeries, Interval, MeasureReport, OwnWord
-from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
+from orchestrator.cli.blocks import Block, Line, Table, Tone, indented, verdict_blocks
 from orchestrator.cli.text import duration
 from orchestrator.flows.measure import Measured, reasons, told_knobs
 from orchestrator.results.floor import Given, floor_document, floors, report_lines
@@ -37,7 +37,7 @@ def measure_blocks(service: str, place: str, measured: Measured) -> list[Block]:
     blocks += [Line(), *indented(told, "warn")] if told else []
     blocks += [Line(), Line("what it depends on", "strong"), *indented(covariate_lines(report.covariates))]
     blocks += indented([*remarks, *report.remarks], "quiet")
-    return [*blocks, Line(), *_verdict(measured)]
+    return [*blocks, *verdict_blocks(reasons(measured.report.invalid))]
 
 
 def _sampling(report: MeasureReport) -> str:
@@ -151,12 +151,6 @@ def _range(series: Sequence[list[float] | None], unit: str) -> str:
 def _links(gpus: Sequence[GpuSeries]) -> list[str]:
     found = [f"PCIe {gpu.link_generation[1]:.0f} x{gpu.link_width[1]:.0f}" for gpu in gpus if gpu.link_generation and gpu.link_width]
     return [" | ".join(dict.fromkeys(found))] if found else []
-
-
-def _verdict(measured: Measured) -> list[Block]:
-    if measured.valid:
-        return [Line("nothing speaks against it", "good")]
-    return [Line("not to be believed:", "bad"), *indented(reasons(measured.report.invalid), "bad")]
 
 
 def floor_data(report: MeasureReport, given: Given) -> dict[str, object]:

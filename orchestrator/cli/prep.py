@@ -208,7 +208,7 @@ class _Report:
                 evidence = [*error.evidence, *(tracebacks if _is_unforeseen(error) else [])]
                 next_step = "report it with that file" if _is_unforeseen(error) else error.next_step
                 if not short:
-                    self._call.screen.error(error_blocks(error.message, evidence, next_step))
+                    self._call.screen.error(error_blocks(error.message, evidence, next_step, error.see))
                 elif next_step and error.exit_code != _INTERRUPTED:
                     self._call.screen.error([Line(f"{prep.host}, next: {next_step}", whole=True)])
         if short and tracebacks:

@@ -28,9 +28,11 @@ def profile(
 ) -> int:
     """Trace a few decode steps under a small load and show kernel time by class; the traces stay in the run folder."""
     from orchestrator.agent.wire_budget import PROFILE_SCHEMA
-    from orchestrator.cli.profile_text import profile_blocks, profile_document
+    from orchestrator.cli.profile_text import profile_blocks
     from orchestrator.flows.profile import ProfileOptions, analysed
     from orchestrator.flows.profile import profile as run
+    from orchestrator.results.account import PROFILE_FILE
+    from orchestrator.results.kept_accounts import profile_document
 
     options = ProfileOptions(
         batch_size=positive("batch", batch),
@@ -51,8 +53,8 @@ def profile(
     folder.begin()
     place = {"host": target.host.name, "place": target.place, "service": target.service.name}
     document = {**place, "valid": found.valid, **profile_document(found)}
-    folder.keep("profile.json", {"schema": PROFILE_SCHEMA, **document, "report": found.report})
+    folder.keep(PROFILE_FILE, {"schema": PROFILE_SCHEMA, **document})
     call.screen.close()
     call.screen.show(profile_blocks(target.service.name, target.place, found))
-    call.document(**document, report=found.report, exit_code=found.exit_code)
+    call.document(**document, exit_code=found.exit_code)
     return found.exit_code

@@ -43,8 +43,10 @@ def report(
     path = Path(out).expanduser().absolute()
     write_whole(path, text)
     timings, changes = sum(len(item.timings) for item in made.services), sum(len(item.changes) for item in made.services)
-    call.screen.show([Line(f"{_counted(timings, 'timing')} and {_counted(changes, 'change')} are in {path}", whole=True)])
-    call.document(path=str(path), runs=[run.name for run in chosen], timings=timings, changes=changes)
+    accounts = sum(len(item.accounts) for item in made.services)
+    counted = [_counted(timings, "timing"), _counted(changes, "change"), *([_counted(accounts, "account")] if accounts else [])]
+    call.screen.show([Line(f"{', '.join(counted[:-1])} and {counted[-1]} are in {path}", whole=True)])
+    call.document(path=str(path), runs=[run.name for run in chosen], timings=timings, changes=changes, accounts=accounts)
 
 
 @verb(

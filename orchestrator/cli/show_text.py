@@ -8,15 +8,19 @@ from collections.abc import Sequence
 
 from orchestrator.agent.wire import Outcome, Verdict
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
+from orchestrator.cli.budget_text import budget_blocks
 from orchestrator.cli.measure_text import floor_blocks, measure_blocks
+from orchestrator.cli.profile_text import profile_blocks
 from orchestrator.cli.sweep_text import sweep_blocks
 from orchestrator.cli.text import error_blocks, moment, plan_blocks, result_blocks
 from orchestrator.flows.history import Shown
 from orchestrator.flows.measure import Measured
 from orchestrator.flows.plan import Plan
+from orchestrator.results.budget import Budgeted
 from orchestrator.results.course import LEAST_SECONDS, Course, Step
 from orchestrator.results.kept_runs import KeptRun
 from orchestrator.results.prep_record import PrepRecord
+from orchestrator.results.profile import Profiled
 
 
 def run_blocks(shown: Shown) -> list[Block]:
@@ -32,6 +36,8 @@ def run_blocks(shown: Shown) -> list[Block]:
     if run.measurement is not None:
         measured = Measured(run.measurement.report)
         blocks += [Line(), *measure_blocks(run.service or "", run.place or "", measured), *floor_blocks(measured.report, shown.given)]
+    if shown.account is not None:
+        blocks += [Line(), *_account_blocks(run, shown.account)]
     if run.prep is not None:
         blocks += [Line(), *prep_blocks(run.prep)]
     if shown.swept is not None:
@@ -42,6 +48,12 @@ def run_blocks(shown: Shown) -> list[Block]:
         blocks += [Line(), Line("can't be read:", "warn"), *indented(shown.problems, "warn")]
     files = ", ".join(f"{name} ({_size(size)})" for name, size in shown.files)
     return [*blocks, Line(), Line(f"files: {files}", "quiet"), Line(f"in {run.path}", "quiet", whole=True)]
+
+
+def _account_blocks(run: KeptRun, account: Budgeted | Profiled) -> list[Block]:
+    if isinstance(account, Budgeted):
+        return budget_blocks(run.service or "", run.place or "", account)
+    return profile_blocks(run.service or "", run.place or "", account)
 
 
 def _heading(run: KeptRun) -> list[Block]:

@@ -263,6 +263,7 @@ def failure_blocks(failure: wire.Failure) -> list[Block]:
         blocks.append(Line(f"  {failure.advice}"))
     if failure.retry:
         blocks.append(Line("  the same launch may succeed when it is tried again"))
+    blocks.append(Line(f"  see: {', '.join(commands([failure.category]))}"))
     return blocks
 
 
@@ -276,9 +277,21 @@ def ended(exit_status: str) -> str:
     return f"exit status {exit_status}"
 
 
-def error_blocks(message: str, evidence: Sequence[str], next_step: str | None) -> list[Block]:
-    """What went wrong, the evidence, and what to type next."""
+def error_blocks(message: str, evidence: Sequence[str], next_step: str | None, see: Sequence[str] = ()) -> list[Block]:
+    """What went wrong, the evidence, what to type next, and which pages tell more."""
     blocks: list[Block] = [Line(message, "bad"), *indented(evidence)]
     if next_step:
         blocks.append(Line(f"next: {next_step}", whole=True))
+    if see:
+        blocks.append(Line(f"see: {', '.join(commands(see))}"))
     return blocks
+
+
+def pages_on(result: wire.OrderResult | None) -> list[str]:
+    """The pages that tell more of how an order ended."""
+    return [result.failure.category] if result is not None and result.failure is not None else []
+
+
+def commands(see: Sequence[str]) -> list[str]:
+    """The commands that show pages."""
+    return [f"fab docs {name}" for name in see]

@@ -54,7 +54,7 @@ _SET_BY_US = ("ORCHESTRATOR_LAUNCH", "SPT_NOENV")
 
 
 def _check_name(value: str) -> str:
-    """A name that is safe as a folder's, a unit's and a login's name."""
+    """A name. 1 to 63 letters, digits, '.', '_' or '-': safe as a folder's, a unit's and a login's name."""
     if _NAME.fullmatch(value) is None:
         raise ValueError(f"{value!r} is not a name: 1 to 63 letters, digits, '.', '_' or '-', a letter or digit first")
     return value
@@ -75,7 +75,7 @@ def _check_program(value: str) -> str:
 
 
 def _expand_path(value: str, info: ValidationInfo) -> str:
-    """A path on the operator's machine: ``~`` is the operator's home, a relative path counts from the inventory's folder."""
+    """A path on the operator's machine. ``~`` is the operator's home, a relative path counts from the inventory's folder."""
     if not value or _has_control_characters(value):
         raise ValueError("is not a path")
     try:
@@ -87,6 +87,7 @@ def _expand_path(value: str, info: ValidationInfo) -> str:
 
 
 def _check_address(value: str) -> str:
+    """A host name or an IP address."""
     if "@" in value:
         raise ValueError(f"{value!r} holds a user: write it in user:")
     if re.fullmatch(r"[^:]+:[0-9]+", value):
@@ -97,18 +98,21 @@ def _check_address(value: str) -> str:
 
 
 def _check_compute_capability(value: str) -> str:
+    """A compute capability, such as "10.0"."""
     if _COMPUTE_CAPABILITY.fullmatch(value) is None:
         raise ValueError(f'{value!r} is not a compute capability such as "10.0" or "12.0"')
     return value
 
 
 def _check_module(value: str) -> str:
+    """The name of a Python module."""
     if _MODULE.fullmatch(value) is None:
         raise ValueError(f"{value!r} is not the name of a Python module")
     return value
 
 
 def _check_reference(value: str) -> str:
+    """A Python module, or module:name."""
     module, colon, name = value.partition(":")
     if _MODULE.fullmatch(module) is None or (colon and _MODULE.fullmatch(name) is None):
         raise ValueError(f"{value!r} is neither a Python module nor module:name")
@@ -116,18 +120,21 @@ def _check_reference(value: str) -> str:
 
 
 def _check_qualified_name(value: str) -> str:
+    """The name of a class or function."""
     if value and _MODULE.fullmatch(value) is None:
         raise ValueError(f"{value!r} is not the name of a class or function")
     return value
 
 
 def _check_version_range(value: Any) -> versions.VersionRange:
+    """Version specifiers, such as ">=0.5.11,<0.5.20"."""
     if not isinstance(value, str):
         raise ValueError('expected version specifiers in quotes, such as ">=0.5.11,<0.5.20"')
     return versions.VersionRange.parse(value)
 
 
 def _check_argument(value: Any) -> ArgumentType:
+    """Text, a number, true (a bare flag), false (left out), or a list of texts and numbers."""
     if isinstance(value, bool):
         return value
     if not isinstance(value, list):
@@ -152,11 +159,13 @@ def _check_argument_scalar(value: Any) -> int | float | str:
 
 
 def _check_line(value: str) -> str:
+    """One line of text."""
     _check_one_line(value)
     return value
 
 
 def _check_environment_value(value: Any) -> str:
+    """Text or a whole number."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -166,6 +175,7 @@ def _check_environment_value(value: Any) -> str:
 
 
 def _check_variable(value: str) -> str:
+    """The name of an environment variable."""
     if _VARIABLE.fullmatch(value) is None:
         raise ValueError(f"{value!r} is not the name of an environment variable")
     if value in _SET_BY_US:
@@ -174,6 +184,7 @@ def _check_variable(value: str) -> str:
 
 
 def _check_flag(value: str) -> str:
+    """An exact long flag."""
     exact = FLAG_SPELLINGS.get(value, value)
     if exact in _SET_ELSEWHERE:
         raise ValueError(f"{value} is not set here: {_SET_ELSEWHERE[exact]}")
@@ -188,6 +199,7 @@ def _check_flag(value: str) -> str:
 
 
 def _check_secret_name(value: str) -> str:
+    """The name of an SGLang argument without its dashes."""
     if _SECRET_NAME.fullmatch(value) is None:
         raise ValueError(f"{value!r} is not the name of an SGLang argument without its dashes, such as api-key")
     return value
@@ -209,6 +221,7 @@ _REFERENCE_FORMS = "expected env:NAME, file:PATH or command: [PROGRAM, ARGUMENT,
 
 
 def _check_secret(value: Any, info: ValidationInfo) -> SecretSource:
+    """Where a secret is: ``env:NAME``, ``file:PATH`` or ``command: [PROGRAM, ARGUMENT, ...]``."""
     if isinstance(value, str):
         kind, _, target = value.partition(":")
         if kind == "env" and _VARIABLE.fullmatch(target):

@@ -11,6 +11,7 @@ from orchestrator.config.declared import Declared, Entry, Model
 from orchestrator.config.inventory import Inventory
 from orchestrator.config.mistakes import Mistake
 from orchestrator.config.models import Backend, Host, HostsFile, Service
+from orchestrator.config.sections import sections_of
 from orchestrator.config.tuning import TuningProfile
 from orchestrator.config.validation import validated
 from orchestrator.config.yaml_reader import Document, read_file
@@ -24,7 +25,8 @@ def load_inventory(directory: Path) -> Inventory:
         ConfigError: with one line of evidence for each mistake in any of the files.
     """
     if not directory.is_dir():
-        raise _config_error(directory, [Mistake(str(directory), 1, (), "no such folder; it holds hosts.yml, services/ and backends/")])
+        problem = Mistake(str(directory), 1, (), "no such folder; it holds hosts.yml, services/ and backends/")
+        raise _config_error(directory, [problem], ["host", "service", "backend"])
     hosts = _load_hosts(directory)
     services = _load_folder(directory, "services", Service)
     backends = _load_folder(directory, "backends", Backend)
@@ -34,15 +36,21 @@ def load_inventory(directory: Path) -> Inventory:
     references.check_backend_combinations(inventory, services)
     mistakes = [*hosts.mistakes, *services.mistakes, *backends.mistakes, *tuning.mistakes]
     if mistakes:
-        raise _config_error(directory, mistakes)
+        sections = [
+            *sections_of("host", hosts.mistakes),
+            *sections_of("service", services.mistakes),
+            *sections_of("backend", backends.mistakes),
+            *sections_of("tuning", tuning.mistakes),
+        ]
+        raise _config_error(directory, mistakes, sections)
     return inventory
 
 
-def _config_error(directory: Path, mistakes: Sequence[Mistake]) -> ConfigError:
+def _config_error(directory: Path, mistakes: Sequence[Mistake], sections: Sequence[str]) -> ConfigError:
     in_order = sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line))
     lines = list(dict.fromkeys(str(mistake) for mistake in in_order))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
-    return ConfigError(f"{count} in the inventory {directory}", evidence=lines, next_step=f"edit {in_order[0].file}")
+    return ConfigError(f"{count} in the inventory {directory}", evidence=lines, next_step=f"edit {in_order[0].file}", see=sections)
 
 
 def _load_hosts(directory: Path) -> Declared[Host]:

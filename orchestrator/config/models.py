@@ -78,6 +78,7 @@ class Container(StrictModel):
     """The LXC container on a host. The login keys are for ``reached_by: ssh`` alone; ``address`` is required with it."""
 
     reached_by: ReachedBy
+    """Its own SSH server, or the host's tool that enters it: ``pct exec``, ``lxc-attach`` or ``incus exec``."""
     id: Annotated[int, Field(ge=100)] | None = None
     """Proxmox's number of the container."""
     name: Name | None = None
@@ -125,16 +126,27 @@ class Host(StrictModel):
 
     name: Name
     address: fields.Address
+    """A name or an IP address, without user or port."""
     port: Port = 22
+    """SSH port."""
     user: Name = "root"
+    """Who logs in."""
     become: Become = "none"
+    """How the login becomes root: `sudo` is ``sudo -n``, which never asks for a password."""
     identity_files: list[LocalPath] = []
+    """Private keys, besides what the SSH agent holds. A relative path counts from the inventory's folder."""
     agent: bool = True
+    """Whether the operator's SSH agent is asked; it is never forwarded."""
     jump: Name | None = None
+    """Another host of the inventory that the connection goes through; its host key is checked too."""
     python: Program = "python3"
+    """What runs the agent there: Python 3.9 or newer, with its standard library."""
     state_root: AbsolutePath = DEFAULT_ROOT
+    """The folder that holds a folder of its own for each service."""
     gpus: Annotated[int, Field(ge=0)] | None = None
+    """How many GPUs there must be; left out, any number will do."""
     container: Container | None = None
+    """The LXC container in which SGLang runs; left out, services run on the host itself."""
     service: Name | None = None
     """The service that is meant when a command names none; needed only where the host has several."""
     tuning: Name | None = None
@@ -232,7 +244,6 @@ class ExpectationModel(StrictModel):
     contains: list[NonEmpty] = []
     matches: NonEmpty | None = None
     chat: bool = False
-    """Whether the prompt is a user's message, so that the model's chat template is used."""
     max_tokens: Annotated[int, Field(ge=1, le=4096)] = wire.Expectation.max_tokens
 
     @field_validator("matches")
@@ -270,28 +281,41 @@ class Service(StrictModel):
     """
 
     name: Name
+    """What ``--service`` means; also the name of its state folder on the box."""
     host: Name
+    """The host that it runs on, by its name in hosts.yml."""
     place: PlaceKind = "container"
+    """Where on that host it runs."""
     python: AbsolutePath
     """The Python that has SGLang installed."""
     entry: Annotated[list[NonEmpty], Field(min_length=1)] = ["-m", "sglang.launch_server"]
+    """What that Python is given before the arguments."""
     model: NonEmpty
+    """SGLang's --model-path."""
     bind: fields.Address = "127.0.0.1"
     """SGLang's --host."""
     port: Port = 30000
+    """SGLang's --port."""
     user: Name | None = None
     """Who runs the server; None: whoever runs the agent."""
     directory: AbsolutePath | None = None
+    """The server's working directory."""
     arguments: Arguments = {}
+    """Exact long flags, as the installed SGLang spells them; a backend profile replaces a flag of the same name."""
     environment: Environment = {}
+    """Variables, as the server should see them."""
     backend: NonEmpty | None = None
     """The backend profiles (``flashinfer_cutlass+ep8``) that `fab launch` uses when it names none."""
     secrets: dict[fields.SecretName, fields.SecretReference] = {}
+    """SGLang's arguments that are secrets, and where each value is found on the operator's machine."""
     boot: bool | None = None
     """Whether the server comes back by itself after a crash and a restart of the machine; None: where systemd runs."""
     policy: PolicyModel = PolicyModel()
+    """Deadlines and thresholds of a change, where the defaults do not fit."""
     expectations: list[ExpectationModel] = []
+    """What greedy answers must hold, asked of the old and of the new server."""
     floor: FloorModel = FloorModel()
+    """What bounds decoding, where it is not to be derived."""
 
     @property
     def in_container(self) -> bool:
@@ -335,8 +359,11 @@ class Variant(StrictModel):
     has: list[fields.Reference] = []
     lacks: list[fields.Reference] = []
     arguments: Arguments = {}
+    """Exact long flags, laid over the service's."""
     environment: Environment = {}
+    """Variables, laid over the service's."""
     requirements: RequirementsModel = RequirementsModel()
+    """What it needs, checked before anything is touched."""
     refused: NonEmpty | None = None
 
 
@@ -344,7 +371,10 @@ class Backend(StrictModel):
     """A named overlay on a service. Of kind ``backend`` a launch has at most one, of kind ``overlay`` any number."""
 
     name: Name
+    """What ``--backend`` means."""
     kind: Literal["backend", "overlay"]
+    """Of kind `backend` a launch has one at most, of kind `overlay` any number, joined to it by ``+``."""
     summary: NonEmpty
     """When to use it, in one line."""
     variants: Annotated[list[Variant], Field(min_length=1)]
+    """What it means, by SGLang's version."""

@@ -37,6 +37,7 @@ _FORMS = "expected text, a number, true, false, {input: NAME} or {run_of: STEP}"
 
 
 def _check_value(value: Any) -> Value:
+    """Text, a number, true, false, ``{input: NAME}`` or ``{run_of: STEP}``."""
     if isinstance(value, dict) and len(value) == 1:
         (key, name), *_ = value.items()
         if isinstance(name, str) and key in ("input", "run_of"):
@@ -49,7 +50,7 @@ def _check_value(value: Any) -> Value:
 
 
 def _check_wanted(value: Any) -> tuple[str | InputReference, ...]:
-    """One text or several; each may be an input's value."""
+    """Text, ``{input: NAME}``, or a list of those."""
     wanted = value if isinstance(value, list) else [value]
     checked = [_check_value(item) for item in wanted]
     texts = [item for item in checked if isinstance(item, str | InputReference)]
@@ -59,13 +60,14 @@ def _check_wanted(value: Any) -> tuple[str | InputReference, ...]:
 
 
 def _check_default(value: Any) -> str:
+    """Text or a number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("expected text or a number")
     return str(value)
 
 
 def _check_prose(value: str) -> str:
-    """A paragraph, however its lines were broken."""
+    """A paragraph, however its lines are broken."""
     text = " ".join(value.split())
     if not text:
         raise ValueError("is empty")
@@ -93,18 +95,26 @@ class Input(StrictModel):
     """Something that differs from one use to the next. Without a `default` it has to be set."""
 
     about: Prose
+    """What it means, for whoever has to set it."""
     default: Default | None = None
+    """What it is when nobody sets it; left out, it has to be set."""
 
 
 class Condition(StrictModel):
     """What a guard asks for: one of `fact`, `finding` (of a diagnosis), `step` (its verdict) and `input`, and what it is, or is not."""
 
     fact: str | None = None
+    """Something that is true of the service, read when the step is about to be taken."""
     finding: str | None = None
+    """What the diagnosis says under a name."""
     step: str | None = None
+    """An earlier step's verdict."""
     input: str | None = None
+    """An input's value."""
     is_: Wanted | None = Field(default=None, alias="is")
+    """One of these: text, ``{input: NAME}`` or a list of those."""
     is_not: Wanted | None = None
+    """None of these."""
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -121,14 +131,18 @@ class Stop(Condition):
     """A condition under which a runbook ends before a step. `ends` ``done``: there is nothing to do; ``refused``: it must not go on."""
 
     because: Prose
+    """What is said then."""
     ends: Literal["done", "refused"] = "refused"
+    """``done``: there is nothing to do; ``refused``: it must not go on."""
 
 
 class HandCommand(StrictModel):
     """One command of a manual step, and where it is typed: on the host, where SGLang runs (`place`), or at the operator's machine."""
 
     at: Literal["host", "place", "here"]
+    """Where it is typed: on the host, where SGLang runs (`place`), or at the operator's machine (`here`)."""
     run: OneLine
+    """One line of shell."""
 
 
 class Step(StrictModel):
@@ -143,17 +157,24 @@ class Step(StrictModel):
     """
 
     id: Name
+    """By what other steps, ``--from`` and ``--done`` mean it."""
     verb: str | None = None
+    """A verb of the program, by its whole name."""
     check: str | None = None
+    """A check."""
     manual: Prose | None = None
+    """What a person does."""
     arguments: dict[str, ArgumentValue] = Field(default_factory=dict)
     by_hand: list[HandCommand] = Field(default_factory=list)
     only_if: list[Condition] = Field(default_factory=list)
     stop_if: list[Stop] = Field(default_factory=list)
     go_on_after: list[str] = Field(default_factory=list)
     why: Prose
+    """Why the step is there."""
     look_at: Prose
+    """What to look at in its answer."""
     when_it_fails: Prose
+    """What to do when it fails."""
 
     @property
     def kind(self) -> str:
@@ -165,10 +186,15 @@ class Playbook(StrictModel):
     """Ordered steps with their reasons: run by the program, or rendered for a person."""
 
     name: Name
+    """The file's name without .yml."""
     title: OneLine
+    """What it does, in one line."""
     when: Prose
+    """When it is the right one."""
     inputs: dict[Name, Input] = Field(default_factory=dict)
+    """What differs from one use to the next."""
     steps: Annotated[list[Step], Field(min_length=1)]
+    """What is done, in order."""
 
     def step(self, step_id: str) -> Step:
         """The step of that id, which exists."""

@@ -93,4 +93,4 @@ def _config_error(paths: Sequence[Path], mistakes: Sequence[Mistake]) -> ConfigE
     lines = list(dict.fromkeys(str(mistake) for mistake in in_order))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     where = str(paths[0]) if len(paths) == 1 else "the playbooks"
-    return ConfigError(f"{count} in {where}", evidence=lines, next_step=f"edit {in_order[0].file}")
+    return ConfigError(f"{count} in {where}", evidence=lines, next_step=f"edit {in_order[0].file}", see=["playbook"])

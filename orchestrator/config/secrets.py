@@ -33,7 +33,7 @@ def resolve_secrets(service: Service) -> dict[str, str]:
     if problems:
         missing = [name for name in service.secrets if name not in values]
         which = f"{'secret' if len(missing) == 1 else 'secrets'} {', '.join(missing)}"
-        raise ConfigError(f"{which} of service {service.name} can't be had here", evidence=problems, next_step=steps[0])
+        raise ConfigError(f"{which} of service {service.name} can't be had here", evidence=problems, next_step=steps[0], see=["secrets"])
     return values
 
 

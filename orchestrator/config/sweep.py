@@ -25,7 +25,9 @@ class GridModel(StrictModel):
     """Every backend with every combination of values. Without backends: the service's own."""
 
     backends: list[NonEmpty] = Field(default_factory=list)
+    """Backend profiles, joined by ``+`` with overlays."""
     arguments: dict[fields.FlagName, Annotated[list[fields.ArgumentValue], Field(min_length=1)]] = Field(default_factory=dict)
+    """Exact long flags, each with the values to try."""
 
     @model_validator(mode="after")
     def _tries_something(self) -> Self:
@@ -38,31 +40,47 @@ class PointModel(StrictModel):
     """One point; without a backend it has the service's own."""
 
     backend: NonEmpty | None = None
+    """Backend profiles, joined by ``+``."""
     arguments: Arguments = Field(default_factory=dict)
+    """Exact long flags, laid over the service and the profile."""
 
 
 class TimingModel(StrictModel):
     """How each launch is timed, as `fab measure` is told by its flags."""
 
     batch: Annotated[list[Count], Field(min_length=1)] = Field(default_factory=lambda: [1, 4, 16])
+    """Batch sizes."""
     input: Count = 256
+    """Tokens of each prompt."""
     output: Annotated[int, Field(ge=LEAST_OUTPUT)] = 256
+    """Tokens of each answer."""
     repeats: Count = 6
+    """Repeats of each batch size."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of the sampling; 0 is greedy."""
     limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 900.0
+    """Seconds for one timing."""
 
 
 class SweepModel(StrictModel):
     """A sweep's file: `grid` or `points`."""
 
     name: fields.Name
+    """For people; ``--file`` is given the file's name."""
     summary: NonEmpty
+    """What it is for, in one line."""
     grid: GridModel | None = None
+    """Every backend with every combination of values; this or `points`."""
     points: list[PointModel] = Field(default_factory=list)
+    """Single points; this or `grid`."""
     rounds: Count = 1
+    """How often all points are gone through, forth and back."""
     timing: TimingModel = TimingModel()
+    """How each launch is timed."""
     best_at: Count | None = None
+    """The batch size by which the best point is told; left out, the first one."""
     restore: bool = False
+    """Whether it ends on what served at the beginning instead of on the best point."""
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
@@ -88,7 +106,7 @@ def load_sweep(name: str, inventory: Inventory) -> SweepModel:
     if document.mistakes or model is None:
         count = "1 mistake" if len(document.mistakes) == 1 else f"{len(document.mistakes)} mistakes"
         lines = [str(mistake) for mistake in sorted(document.mistakes, key=lambda mistake: mistake.line)]
-        raise ConfigError(f"{count} in the sweep {document.file}", evidence=lines, next_step=f"edit {document.file}")
+        raise ConfigError(f"{count} in the sweep {document.file}", evidence=lines, next_step=f"edit {document.file}", see=["sweep"])
     return model
 
 
@@ -103,7 +121,7 @@ def grid_of(backends: list[str], arguments: dict[str, list[Any]]) -> GridModel:
     if model is None:
         lines = [mistake.message for mistake in document.mistakes]
         step = "--set FLAG=VALUE,VALUE, such as max-running-requests=32,64"
-        raise UsageError("these are no values to try", evidence=lines, next_step=step)
+        raise UsageError("these are no values to try", evidence=lines, next_step=step, see=["sweep"])
     return model
 
 

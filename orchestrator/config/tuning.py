@@ -118,6 +118,7 @@ _NAMED_KINDS = " or ".join(name for name, kind in KNOB_KINDS.items() if kind.nam
 
 
 def _check_kind(value: str) -> str:
+    """A kind of knob."""
     if value not in KNOB_KINDS:
         raise ValueError(f"there is no knob {quoted(value)}; {did_you_mean(value, list(KNOB_KINDS))}")
     return value
@@ -130,12 +131,14 @@ def _spelling_hint(name: str, pattern: re.Pattern[str]) -> str:
 
 
 def _check_pattern(value: str) -> str:
+    """A shell pattern of a version, such as "6.8.*-pve"."""
     if not value or any(character.isspace() for character in value):
         raise ValueError(f'{quoted(value)} is not a shell pattern of a version, such as "6.8.*-pve"')
     return value
 
 
 def _check_driver(value: str) -> str:
+    """A shell pattern of a driver's version, such as "580.*"."""
     if value.isdigit():
         raise ValueError(f'{quoted(value)} fits no driver, whose version has more parts: write "{value}.*"')
     return value
@@ -148,15 +151,17 @@ class Knob(StrictModel):
     """One knob and what it should be."""
 
     knob: Annotated[str, AfterValidator(_check_kind)]
-    """A key of :data:`KNOB_KINDS`."""
+    """Its kind, one of those in :data:`KNOB_KINDS`."""
     name: str = ""
     """Which one, for the kinds that have several."""
     place: PlaceKind = "host"
+    """Whose it is; only a sysctl that the kernel keeps for each container can be a container's own."""
     value: str | None = None
     """As the kernel or nvidia-smi shows it; None: the knob is read and told, never set."""
     persist: bool = True
     """Whether `fab prep --persist` has it set at each boot."""
     why: OneLine = ""
+    """For whoever reads the plan."""
 
     @property
     def persists(self) -> bool:
@@ -237,9 +242,13 @@ class TuningProfile(StrictModel):
     """The values that knobs should have, in the order in which they are shown."""
 
     name: Name
+    """What ``--profile`` and a host's `tuning` mean."""
     summary: Annotated[OneLine, Field(min_length=1)]
+    """When to use it, in one line."""
     expect: Annotated[Expect, Field(default_factory=Expect)]
+    """The versions that the values were chosen for."""
     knobs: Annotated[list[Knob], Field(min_length=1)]
+    """The values, in the order in which they are shown."""
 
     def settings(self, place: PlaceKind) -> list[KnobSetting]:
         """The knobs of that place as they are sent to it."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from orchestrator.agent import sglang, wire
-from orchestrator.agent.wire_budget import BudgetReport, BudgetRequest
+from orchestrator.agent import sglang
+from orchestrator.agent.wire_budget import BESIDE_WEIGHTS, LEFT_TO_SERVER, BudgetReport, BudgetRequest
 from orchestrator.agent.wire_measure import MeasureReport
-from orchestrator.errors import AgentError, InvalidTimingError, RefusedError, UsageError
+from orchestrator.errors import RefusedError, UsageError
 from orchestrator.flows.measure import reasons
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.target import Connect, Target, connect, decoded
-from orchestrator.results.budget import StepBudget, step_budgets
+from orchestrator.flows.target import Connect, Target, ask_with_progress, connect
+from orchestrator.results.budget import Budgeted, step_budgets
 from orchestrator.results.floor import Given
 from orchestrator.results.gemm_shapes import all_reduce, gemms
 from orchestrator.results.measurements import Measurement
@@ -20,25 +19,6 @@ from orchestrator.results.weight_formats import NotCountableError
 
 _MORE_SECONDS = 120.0
 """Beyond the bound of the timing itself: the agent's own start, a rank that hangs in a driver."""
-
-
-@dataclass(frozen=True)
-class Budgeted:
-    """The parts that were timed, the step that they are held against, and the sums for each batch size."""
-
-    measured: MeasureReport
-    timed: BudgetReport
-    steps: Sequence[StepBudget]
-    doubts: Sequence[str]
-    """What speaks against the parts or against the measured step."""
-
-    @property
-    def valid(self) -> bool:
-        return not self.doubts
-
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.valid else InvalidTimingError.exit_code
 
 
 def budget(target: Target, measured: MeasureReport, seconds: float, observer: Observer, connect: Connect = connect) -> Budgeted:
@@ -52,14 +32,16 @@ def budget(target: Target, measured: MeasureReport, seconds: float, observer: Ob
     request = _request(target, measured, seconds)
     with connect(target) as agent:
         observer.note(f"timing {len(request.gemms)} multiplications of {target.service.name} in {target.place}, beside its idle server")
-        for event in agent.call("budget", request, seconds + _MORE_SECONDS):
-            if event.kind == wire.EventKind.PROGRESS:
-                observer.progress(decoded(wire.Progress, event))
-            elif event.kind == wire.EventKind.RESULT:
-                timed = decoded(BudgetReport, event)
-                doubts = [*timed.disturbed, *(f"the measured step: {reason}" for reason in reasons(measured.invalid))]
-                return Budgeted(measured, timed, step_budgets(measured, timed, Given.of(target.service)), doubts)
-    raise AgentError("the agent stopped timing without a result")
+        if request.device == "cuda":
+            observer.note(_room(request))
+        timed = ask_with_progress(agent, "budget", request, BudgetReport, seconds + _MORE_SECONDS, observer)
+    doubts = [*timed.disturbed, *(f"the measured step: {reason}" for reason in reasons(measured.invalid))]
+    return Budgeted(doubts=doubts, timed=timed, steps=step_budgets(measured, timed, Given.of(target.service)))
+
+
+def _room(request: BudgetRequest) -> str:
+    taken, left = (size / (1 << 30) for size in (request.memory + BESIDE_WEIGHTS, LEFT_TO_SERVER))
+    return f"it takes up to {taken:.3g} GiB of each GPU meanwhile, and is refused where less than {left:.3g} GiB would be left to a server"
 
 
 def _request(target: Target, measured: MeasureReport, seconds: float) -> BudgetRequest:

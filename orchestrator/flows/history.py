@@ -19,6 +19,8 @@ from orchestrator.results.runs import runs_root
 
 if TYPE_CHECKING:
     from orchestrator.flows.swept import Swept
+    from orchestrator.results.budget import Budgeted
+    from orchestrator.results.profile import Profiled
 
 _STAMP = len("20261129T031407Z")
 
@@ -46,6 +48,8 @@ class Shown:
     """What the service's file said of the floor when it was timed."""
     swept: Swept | None = None
     """What a sweep has found, finished or not."""
+    account: Budgeted | Profiled | None = None
+    """Where the time of a decode step goes."""
 
 
 def history(wanted: Wanted, *, rebuild: bool = False, root: Path | None = None) -> Listing:
@@ -83,8 +87,30 @@ def show(name: str, root: Path | None = None) -> Shown:
     """
     run = open_run(name, root)
     plan, problems = _plan(run)
+    account, unread = kept_account(run)
     files = tuple((path.name, path.stat().st_size) for path in sorted(run.path.iterdir()) if path.is_file())
-    return Shown(run, plan, read_course(run), (*run.problems, *problems), files, kept_given(run.path), _swept(run))
+    return Shown(
+        run=run,
+        plan=plan,
+        course=read_course(run),
+        problems=(*run.problems, *problems, *unread),
+        files=files,
+        given=kept_given(run.path),
+        swept=_swept(run),
+        account=account,
+    )
+
+
+def kept_account(run: KeptRun) -> tuple[Budgeted | Profiled | None, list[str]]:
+    """What a run found of a decode step's time, and why that can't be told; of one that found nothing neither."""
+    from orchestrator.results.kept_accounts import read_account
+
+    if run.account is None:
+        return None, []
+    try:
+        return read_account(run.path), []
+    except ValueError as error:
+        return None, [str(error)]
 
 
 def _swept(run: KeptRun) -> Swept | None:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.agent import wire
 from orchestrator.agent.wire_host import KnobOutcome, KnobResult, KnobSetting, PlaceKind, TuneReport, TuneRequest
 from orchestrator.agent.wire_measure import Invalid, MeasureReport, MeasureRequest
-from orchestrator.errors import AgentError, InvalidTimingError, OrchestratorError
+from orchestrator.errors import InvalidTimingError, OrchestratorError
 from orchestrator.flows.beside import Beside
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.prep import Open, open_agent
-from orchestrator.flows.target import Connect, Target, connect, decoded
+from orchestrator.flows.target import Connect, Target, ask_with_progress, connect
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory
@@ -79,12 +78,8 @@ def measure(
     with connect(target) as agent:
         sizes = ", ".join(map(str, options.batch_sizes))
         observer.note(f"timing {target.service.name} in {target.place}: batch sizes {sizes}, {options.repeats} repeats each")
-        for event in agent.call("measure", _request(target, options), options.seconds + _MORE_SECONDS):
-            if event.kind == wire.EventKind.PROGRESS:
-                observer.progress(decoded(wire.Progress, event))
-            elif event.kind == wire.EventKind.RESULT:
-                return Measured(_with_host(decoded(MeasureReport, event), asked, target))
-    raise AgentError("the agent stopped timing without a result")
+        report = ask_with_progress(agent, "measure", _request(target, options), MeasureReport, options.seconds + _MORE_SECONDS, observer)
+    return Measured(_with_host(report, asked, target))
 
 
 def _request(target: Target, options: MeasureOptions) -> MeasureRequest:

@@ -43,6 +43,7 @@ class Plan:
         reason: why, as the operator says.
         order_id: what the order will be called that carries it out, once it was said yes to; empty: it is named then.
         staging: whether the new server starts beside the old one, and how long it will be dark; None where there is no old one.
+        changes_nothing: a healthy server would be replaced by its equal; unless that is wanted, it is one of the refusals.
     """
 
     verb: str
@@ -65,6 +66,7 @@ class Plan:
     reason: str = ""
     staging: wire.StagingPlan | None = None
     order_id: str = ""
+    changes_nothing: bool = False
 
 
 def masked(launch: wire.Launch) -> wire.Launch:

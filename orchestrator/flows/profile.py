@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.agent import wire
 from orchestrator.agent.wire_budget import FilePiece, ProfileReport, ProfileRequest
-from orchestrator.errors import AgentError, InvalidTimingError
+from orchestrator.errors import AgentError
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.target import Connect, Target, connect, decoded
-from orchestrator.results.trace import Trace, TraceError, read_trace
+from orchestrator.flows.target import Connect, Target, ask_with_progress, connect, decoded
+from orchestrator.results.profile import Profiled, rank_profile
+from orchestrator.results.trace import TraceError, read_trace
 
 _MORE_SECONDS = 120.0
 """Beyond the bound of the tracing itself: the profiler's end, the files' way here."""
@@ -30,23 +31,6 @@ class ProfileOptions:
     steps: int = 8
     input_tokens: int = 256
     seconds: float = 240.0
-
-
-@dataclass(frozen=True)
-class Profiled:
-    """The box's answer, and what is in the traces, rank by rank."""
-
-    report: ProfileReport
-    traces: Sequence[Trace]
-    doubts: Sequence[str]
-
-    @property
-    def valid(self) -> bool:
-        return not self.doubts
-
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.valid else InvalidTimingError.exit_code
 
 
 def profile(target: Target, options: ProfileOptions, observer: Observer, keep: Keep, connect: Connect = connect) -> ProfileReport:
@@ -68,15 +52,14 @@ def profile(target: Target, options: ProfileOptions, observer: Observer, keep: K
     )
     with connect(target) as agent:
         observer.note(f"tracing {options.steps} decode steps of {target.service.name} in {target.place}, batch {options.batch_size}")
-        for event in agent.call("profile", request, options.seconds + _MORE_SECONDS):
-            if event.kind == wire.EventKind.PROGRESS:
-                observer.progress(decoded(wire.Progress, event))
-            elif event.kind == wire.EventKind.FILE:
-                piece = decoded(FilePiece, event)
-                keep(piece.name, _content(piece))
-            elif event.kind == wire.EventKind.RESULT:
-                return decoded(ProfileReport, event)
-    raise AgentError("the agent stopped tracing without a result")
+        return ask_with_progress(
+            agent, "profile", request, ProfileReport, options.seconds + _MORE_SECONDS, observer, lambda event: _keep(event, keep)
+        )
+
+
+def _keep(event: wire.Event, keep: Keep) -> None:
+    piece = decoded(FilePiece, event)
+    keep(piece.name, _content(piece))
 
 
 def _content(piece: FilePiece) -> bytes:
@@ -101,4 +84,4 @@ def analysed(report: ProfileReport, folder: Path) -> Profiled:
         )
     if not traces and not doubts:
         doubts.append("no trace came")
-    return Profiled(report, traces, doubts)
+    return Profiled(doubts=doubts, report=report, ranks=[rank_profile(trace) for trace in traces])

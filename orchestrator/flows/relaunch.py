@@ -201,6 +201,7 @@ def plan_change(
         reason=options.reason,
         staging=report.staging,
         order_id=look.new_id(),
+        changes_nothing=idle,
     )
 
 

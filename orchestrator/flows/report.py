@@ -12,12 +12,12 @@ from pathlib import Path
 import orchestrator
 from orchestrator.errors import InvalidTimingError, OrchestratorError, UsageError
 from orchestrator.flows.compare import doubts
-from orchestrator.flows.history import open_run
+from orchestrator.flows.history import kept_account, open_run
 from orchestrator.flows.measure import reasons
 from orchestrator.results.course import read_course
 from orchestrator.results.history import History, Wanted, look_up
 from orchestrator.results.kept_runs import KeptRun
-from orchestrator.results.report_data import Change, Report, ServiceReport, Timing
+from orchestrator.results.report_data import AccountedRun, Change, Report, ServiceReport, Timing
 from orchestrator.results.runs import runs_root
 from orchestrator.results.sglang_benchmark import cases
 
@@ -39,10 +39,10 @@ def chosen_runs(names: Sequence[str], wanted: Wanted, root: Path | None = None) 
 
 
 def make_report(runs: Sequence[KeptRun], unreadable: Sequence[tuple[str, str]] = ()) -> Report:
-    """A report on the services that these runs timed or changed.
+    """A report on the services that these runs timed, accounted for or changed.
 
     Raises:
-        UsageError: none of them did either.
+        UsageError: none of them did any of it.
     """
     subjects = list(dict.fromkeys(subject for run in runs if (subject := _subject(run)) is not None))
     services = [_service(service, host, [run for run in runs if _subject(run) == (service, host)]) for service, host in subjects]
@@ -53,7 +53,7 @@ def make_report(runs: Sequence[KeptRun], unreadable: Sequence[tuple[str, str]] =
 
 def _subject(run: KeptRun) -> tuple[str, str] | None:
     """The service and its host, where the run tells something of it."""
-    if run.service is None or (run.measurement is None and run.plan is None and run.result is None):
+    if run.service is None or (run.measurement is None and run.plan is None and run.result is None and run.account is None):
         return None
     return run.service, run.host or ""
 
@@ -61,9 +61,15 @@ def _subject(run: KeptRun) -> tuple[str, str] | None:
 def _service(service: str, host: str, runs: Sequence[KeptRun]) -> ServiceReport:
     timed = [run.measurement for run in runs if run.measurement is not None]
     timings = [Timing(number, item, tuple(reasons(item.report.invalid))) for number, item in enumerate(timed, 1)]
-    changes = [Change(run, read_course(run)) for run in reversed(runs) if run.measurement is None]
+    accounts = [_accounted(run) for run in reversed(runs) if run.account is not None]
+    changes = [Change(run, read_course(run)) for run in reversed(runs) if run.measurement is None and run.account is None]
     place = next((run.place for run in reversed(runs) if run.place), host)
-    return ServiceReport(service, place, tuple(timings), tuple(changes))
+    return ServiceReport(service, place, tuple(timings), tuple(changes), tuple(accounts))
+
+
+def _accounted(run: KeptRun) -> AccountedRun:
+    account, problems = kept_account(run)
+    return AccountedRun(run, account, "; ".join(problems))
 
 
 def export_lines(runs: Sequence[KeptRun], *, invalid: bool = False) -> list[str]:

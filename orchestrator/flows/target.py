@@ -13,6 +13,7 @@ from orchestrator.errors import AgentError, OrchestratorError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory, Service
+    from orchestrator.flows.observer import Observer
 
 T = TypeVar("T")
 
@@ -41,6 +42,30 @@ def decoded(kind: type[T], event: wire.Event) -> T:
         return wire.from_json(kind, event.data)
     except wire.WireError as error:
         raise AgentError(f"the agent's {event.kind} event can't be understood: {error}") from error
+
+
+def ask_with_progress(
+    agent: Agent,
+    verb: str,
+    request: Any,
+    kind: type[T],
+    seconds: float,
+    observer: Observer,
+    on_file: Callable[[wire.Event], None] = lambda event: None,
+) -> T:
+    """A verb's result, with what it tells on the way: progress to the observer, pieces of files to `on_file`.
+
+    Raises:
+        AgentError: there is no result within `seconds`, or an event can't be understood.
+    """
+    for event in agent.call(verb, request, seconds):
+        if event.kind == wire.EventKind.PROGRESS:
+            observer.progress(decoded(wire.Progress, event))
+        elif event.kind == wire.EventKind.FILE:
+            on_file(event)
+        elif event.kind == wire.EventKind.RESULT:
+            return decoded(kind, event)
+    raise AgentError(f"the agent ended its answer to {verb} without a result")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.agent.wire_budget import AllReduceTiming, BudgetReport, Format, Gemm, GemmTiming
 from orchestrator.agent.wire_measure import MeasureReport
+from orchestrator.results.account import Account
 from orchestrator.results.floor import Floor, Given, floor
 from orchestrator.results.weight_formats import BF16, NotCountableError
 
@@ -70,17 +71,39 @@ class StepBudget:
         return [*names, *(["all-reduce"] if unsummed else [])]
 
 
+@dataclass(frozen=True)
+class Budgeted(Account):
+    """The parts that were timed, and the sums for each batch size. What speaks against the measured step speaks against it too."""
+
+    timed: BudgetReport
+    steps: Sequence[StepBudget]
+
+
 def step_budgets(measured: MeasureReport, timed: BudgetReport, given: Given) -> list[StepBudget]:
     """A budget for each batch size that was measured and whose parts were timed."""
     budgets = []
     for batch in measured.batches:
-        parts = gemm_parts([item for item in timed.gemms if item.gemm.batch_size == batch.batch_size])
-        if batch.time_per_output_token is None or not parts:
-            continue
-        reduce = next((item for item in timed.all_reduces if item.all_reduce.batch_size == batch.batch_size), None)
-        found, problem = _floor(measured, given, batch.batch_size)
-        budgets.append(StepBudget(batch.batch_size, batch.time_per_output_token.median, parts, reduce, found, problem))
-    return budgets
+        if batch.time_per_output_token is not None:
+            found, problem = _floor(measured, given, batch.batch_size)
+            budgets.append(step_budget(batch.batch_size, batch.time_per_output_token.median, timed, found, problem))
+    return [budget for budget in budgets if budget is not None]
+
+
+def step_budget(batch_size: int, step: float, timed: BudgetReport, found: Floor | None, problem: str) -> StepBudget | None:
+    """The budget of one batch size; None where none of its parts was timed.
+
+    Args:
+        batch_size: the batch size.
+        step: the measured time per output token, seconds.
+        timed: the parts of all batch sizes.
+        found: its floor.
+        problem: why there is none.
+    """
+    parts = gemm_parts([item for item in timed.gemms if item.gemm.batch_size == batch_size])
+    if not parts:
+        return None
+    reduce = next((item for item in timed.all_reduces if item.all_reduce.batch_size == batch_size), None)
+    return StepBudget(batch_size, step, parts, reduce, found, problem)
 
 
 def gemm_parts(timings: Sequence[GemmTiming]) -> tuple[GemmPart, ...]:

@@ -10,54 +10,13 @@ from dataclasses import asdict, dataclass
 
 from orchestrator.agent.wire_measure import FloorInputs, MeasureReport
 from orchestrator.config.models import Service
+from orchestrator.results.memory_bandwidths import published_bandwidth
 from orchestrator.results.model_reads import Read, Step, count_reads
 from orchestrator.results.weight_formats import NotCountableError
 
 GIGABYTE = 1e9
 MOST_DIFFERENCE = 0.05
 """Between the weights as counted and the files' size, or between two ceilings, before it is said."""
-
-
-@dataclass(frozen=True)
-class Bandwidth:
-    """Of one GPU's memory, by a part of the driver's name for it. `source` is where the figure is published."""
-
-    name: str
-    gigabytes_per_second: float
-    source: str
-
-
-def _published(name: str, gigabytes_per_second: float, document: str = "") -> Bandwidth:
-    return Bandwidth(name, gigabytes_per_second, f"NVIDIA's {document or f'data sheet of the {name}'}")
-
-
-BANDWIDTHS = (
-    # 512 bits at 24.96 Gbit/s, where the workstation's run at 28.
-    _published("RTX PRO 6000 Blackwell Server", 1597.0, "specifications of the RTX PRO 6000 Blackwell Server Edition"),
-    _published("RTX PRO 6000 Blackwell", 1792.0, "data sheet of the RTX PRO 6000 Blackwell Workstation Edition"),
-    # 16 TB/s for the two GPUs of a superchip, 64 TB/s for the eight of a DGX B200.
-    _published("GB200", 8000.0, "specifications of the GB200 NVL72"),
-    _published("B200", 8000.0, "data sheet of the DGX B200"),
-    _published("B300", 8000.0, "data sheet of the DGX B300"),
-    _published("GH200 480GB", 4000.0, "data sheet of the GH200 (96 GB of HBM3)"),
-    _published("GH200", 4900.0, "data sheet of the GH200 (144 GB of HBM3e)"),
-    _published("H200", 4800.0),
-    _published("H100 NVL", 3900.0, "data sheet of the H100 (NVL)"),
-    _published("H100 PCIe", 2000.0, "data sheet of the H100 (PCIe)"),
-    _published("H100 80GB HBM3", 3350.0, "data sheet of the H100 (SXM)"),
-    # NVIDIA has no public document on it; this is what those who sell it say.
-    Bandwidth("H20", 4000.0, "its sellers, not NVIDIA"),
-    _published("A100-SXM4-80GB", 2039.0, "data sheet of the A100 80GB (SXM)"),
-    _published("A100 80GB PCIe", 1935.0, "data sheet of the A100 80GB (PCIe)"),
-    _published("A100", 1555.0, "data sheet of the A100 40GB"),
-    _published("L40S", 864.0),
-    _published("L40", 864.0),
-    _published("L4", 300.0),
-    _published("RTX 6000 Ada", 960.0),
-    _published("RTX 5090", 1792.0, "specifications of the GeForce RTX 5090"),
-    _published("RTX 4090", 1008.0, "specifications of the GeForce RTX 4090"),
-)
-"""The first whose name is part of the driver's counts, so longer names come first. ``floor:`` of a service's file goes before it."""
 
 
 @dataclass(frozen=True)
@@ -166,13 +125,13 @@ def _bandwidth(inputs: FloorInputs, given: Given) -> tuple[float, str]:
     if given.memory_bandwidth is not None:
         return given.memory_bandwidth, given.source
     names = list(dict.fromkeys(inputs.gpu_names))
-    known = [next((row for row in BANDWIDTHS if row.name in name), None) for name in names]
+    known = [published_bandwidth(name) for name in names]
     found = [row for row in known if row is not None]
     if not names or len(found) < len(names):
         unknown = next((name for name, row in zip(names, known, strict=True) if row is None), "the GPU")
         raise NotCountableError(f"the memory bandwidth of {unknown} is not known")
     slowest = min(found, key=lambda row: row.gigabytes_per_second)
-    return slowest.gigabytes_per_second, slowest.source
+    return slowest.gigabytes_per_second, slowest.told
 
 
 def _against_files(counted: float, inputs: FloorInputs) -> list[str]:

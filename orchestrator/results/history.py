@@ -26,7 +26,7 @@ from orchestrator.errors import UsageError
 from orchestrator.results.kept_runs import SUMMARY_FILES, KeptRun, NotARunError, read_run
 
 FILE = "history.sqlite3"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised with every change of the table or of what is put into it."""
 LOCK_SECONDS = 10.0
 """Somebody else reads new folders for no longer than this, or is taken to hang."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.agent import wire
 from orchestrator.agent.codec import WireError, from_json
 from orchestrator.errors import InvalidTimingError, UsageError
+from orchestrator.results.account import BUDGET_FILE, PROFILE_FILE
 from orchestrator.results.measurements import FILE as MEASURE_FILE
 from orchestrator.results.measurements import Measurement, load
 from orchestrator.results.prep_record import PrepRecord, prep_record
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 SWEEP_FILE = "sweep.jsonl"
 RUN_SCHEMA = "orchestrator.run/1"
-ACCOUNTS = {"budget.json": "accounted", "profile.json": "traced"}
+ACCOUNTS = {BUDGET_FILE: "accounted", PROFILE_FILE: "traced"}
 """Files that tell where a step's time goes, with the word for a run that has made one."""
 SUMMARY_FILES = ("run.json", "plan.json", "result.json", "error.json", "prep.json", MEASURE_FILE, SWEEP_FILE, *ACCOUNTS, "events.jsonl")
 """What :func:`read_run` looks at."""
@@ -75,13 +76,21 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Accounted:
+    """Of a run that accounts for a step's time: how it ended, and where the server runs, as the screen names it."""
+
+    ending: Ending
+    place: str | None
+
+
+@dataclass(frozen=True)
 class KeptRun:
     """What lies in a run folder, as far as it could be read.
 
     Attributes:
         plan: what was shown before the question, as JSON has it; None where nothing was asked.
         swept: how a sweep finished; None for one that has not, and for other runs.
-        account: how a run ended that accounts for a step's time.
+        account: of a run that accounts for a step's time; all of it: :func:`orchestrator.results.kept_accounts.read_account`.
         last_state: the last state that was heard of an order.
     """
 
@@ -93,7 +102,7 @@ class KeptRun:
     measurement: Measurement | None = None
     prep: PrepRecord | None = None
     swept: Finished | None = None
-    account: Ending | None = None
+    account: Accounted | None = None
     last_state: str | None = None
     problems: tuple[str, ...] = ()
 
@@ -116,7 +125,7 @@ class KeptRun:
         """Where the server runs, as the screen names it; the host where nothing says more."""
         if self.measurement is not None:
             return self.measurement.place
-        return _text(self.plan, "place") or self.host
+        return (self.account.place if self.account is not None else None) or _text(self.plan, "place") or self.host
 
     @property
     def backend(self) -> str | None:
@@ -131,7 +140,7 @@ class KeptRun:
         if self.result is not None:
             return Ending(self.result.exit_code, self.result.state, self.result.failure.category if self.result.failure else "")
         if self.account is not None:
-            return self.account
+            return self.account.ending
         if self.measurement is not None:
             doubts = list(dict.fromkeys(item.reason for item in self.measurement.report.invalid))
             return Ending(InvalidTimingError.exit_code, "not believed", ", ".join(doubts)) if doubts else Ending(0, "measured")
@@ -239,14 +248,15 @@ def _moment(value: Any) -> float:
     return moment
 
 
-def _account(word: str) -> Callable[[Any], Ending]:
+def _account(word: str) -> Callable[[Any], Accounted]:
     """Reads such a file; `word` is for one that is to be believed."""
 
-    def read(data: Any) -> Ending:
+    def read(data: Any) -> Accounted:
         valid = _object(data).get("valid")
         if not isinstance(valid, bool):
             raise ValueError(f"valid is {valid!r}, neither true nor false")
-        return Ending(0, word) if valid else Ending(InvalidTimingError.exit_code, "not believed")
+        ending = Ending(0, word) if valid else Ending(InvalidTimingError.exit_code, "not believed")
+        return Accounted(ending, _text(data, "place"))
 
     return read
 

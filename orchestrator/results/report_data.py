@@ -6,10 +6,12 @@ import statistics
 from dataclasses import dataclass
 
 from orchestrator.agent.wire_measure import BatchTiming
+from orchestrator.results.budget import Budgeted
 from orchestrator.results.course import Course
 from orchestrator.results.differing import Varying, varying
 from orchestrator.results.kept_runs import KeptRun
 from orchestrator.results.measurements import Measurement
+from orchestrator.results.profile import Profiled
 
 UNKNOWN_BACKEND = "unknown backend"
 
@@ -65,13 +67,23 @@ class Change:
 
 
 @dataclass(frozen=True)
+class AccountedRun:
+    """A run that says where a decode step's time goes. `account` is None where it can't be understood any more; `problem` says why."""
+
+    run: KeptRun
+    account: Budgeted | Profiled | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class ServiceReport:
-    """Everything that is told of one service in one place; `changes` are newest first."""
+    """Everything that is told of one service in one place; `changes` and `accounts` are newest first."""
 
     service: str
     place: str
     timings: tuple[Timing, ...]
     changes: tuple[Change, ...]
+    accounts: tuple[AccountedRun, ...] = ()
 
     @property
     def backends(self) -> list[str]:

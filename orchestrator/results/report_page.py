@@ -14,9 +14,11 @@ from pathlib import Path
 from orchestrator.agent.wire_measure import BatchTiming, Interval
 from orchestrator.results.differing import Varying
 from orchestrator.results.markup import Markup, joined, tag
+from orchestrator.results.report_accounts import account_section
 from orchestrator.results.report_changes import change_section
 from orchestrator.results.report_data import Report, ServiceReport, Timing, batch_bars, believed
 from orchestrator.results.report_decode import COLOURS, decode_chart
+from orchestrator.results.report_table import table
 
 STYLE = Path(__file__).with_name("report.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -52,9 +54,12 @@ def _title(report: Report) -> str:
 
 def _header(title: str, report: Report) -> Markup:
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
-    counts = f"{_counted(sum(len(item.timings) for item in report.services), 'timing')}, " + _counted(
-        sum(len(item.changes) for item in report.services), "change"
-    )
+    found = {
+        "timing": sum(len(item.timings) for item in report.services),
+        "change": sum(len(item.changes) for item in report.services),
+        "account": sum(len(item.accounts) for item in report.services),
+    }
+    counts = ", ".join(_counted(number, what) for what, number in found.items() if number or what != "account")
     return tag("header", tag("h1", title), tag("p", f"{counts}; made {made} by version {report.version}", class_="quiet"))
 
 
@@ -66,6 +71,9 @@ def _service(report: ServiceReport, identifier: str) -> Markup:
     parts = [tag("h2", f"{report.service} in {report.place}", id=identifier)]
     if report.timings:
         parts += [_decode(report, identifier), *_differing(report, identifier), *_doubts(report.timings, identifier)]
+    if report.accounts:
+        accounts = [account_section(item, is_open=number == 1) for number, item in enumerate(report.accounts, 1)]
+        parts.append(_section("Where a step's time goes, the newest first", f"{identifier}-accounts", *accounts))
     if report.changes:
         numbered = enumerate(report.changes, 1)
         changes = [change_section(change, f"{identifier}-c{number}", is_open=number == 1) for number, change in numbered]
@@ -120,14 +128,6 @@ def _interval(value: Interval | None, scale: float, digits: int) -> str:
         return "-"
     median, low, high = (f"{part * scale:.{digits}f}" for part in (value.median, value.low, value.high))
     return f"{median} ({low} to {high})"
-
-
-def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, class_: str = "figures") -> Markup:
-    """A table that scrolls inside itself where a screen is narrow; the first cell of a row is its heading."""
-    heads = tag("tr", *[tag("th", column, scope="col") for column in columns])
-    body = [tag("tr", tag("th", row[0], scope="row"), *[tag("td", cell) for cell in row[1:]]) for row in rows]
-    whole = tag("table", tag("caption", caption), tag("thead", heads), tag("tbody", *body), class_=class_)
-    return tag("div", whole, class_="scrolls", tabindex=0, role="region", aria_label=caption)
 
 
 def _differing(report: ServiceReport, identifier: str) -> Iterator[Markup]:

@@ -19,7 +19,7 @@ from tests.unit.results.kept_samples import HOSTILE, timed
 from tests.unit.results.report_samples import hostile_report, sample_report, service_of
 from tests.unit.results.test_report import colours
 
-WINDOWS = (Window(1100, 3400), Window(390, 5600, phone=True), Window(320, 6400, phone=True))
+WINDOWS = (Window(1100, 4600), Window(390, 7600, phone=True), Window(320, 8600, phone=True))
 LOOKS = [
     pytest.param(dataclasses.replace(window, dark=dark), id=f"{window.width}-{'dark' if dark else 'light'}")
     for window in WINDOWS

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
-from orchestrator.agent.correctness import score
+from orchestrator.agent.adopt import adopt
+from orchestrator.agent.correctness import Scores, score
 from orchestrator.agent.http import Client
 from orchestrator.agent.measure import measure
 from orchestrator.agent.processes import MARKER
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.state_folder import StateFolder
+from orchestrator.agent.wire_launches import AdoptRequest
 from orchestrator.agent.wire_measure import Endpoint, MeasureReport, MeasureRequest, Reason, Source
 from tests.lab.conftest import Standin
 
@@ -136,6 +138,26 @@ def test_with_a_key_over_the_endpoint_whose_events_stay_small(start: Start, tmp_
 def test_nobody_there(tmp_path: Path) -> None:
     with pytest.raises(AgentRefusal, match="no server listens on port 9"):
         measure(MeasureRequest("lab", str(tmp_path), 9), lambda kind, data: None)
+
+
+@pytest.mark.parametrize(("change", "doubted"), [(0.0, False), (1.0, True)])
+def test_what_a_server_that_was_started_by_hand_answers_is_held_against_what_it_answered_when_it_was_adopted(
+    start: Start, tmp_path: Path, change: float, doubted: bool
+) -> None:
+    server = start(tokens_per_second=400).wait_ready()
+    root = str(tmp_path / "state")
+
+    adopted = adopt(AdoptRequest("lab", root, server.port, "found"), lambda kind, data: None)
+
+    assert adopted.answers_kept
+    assert {item.outcome for item in adopted.answers} == {wire.Outcome.PASS}
+    path = StateFolder(root, "lab").scores("found")
+    then = wire.from_json(Scores, json.loads(path.read_text(encoding="utf-8")))
+    shifted = dataclasses.replace(then, likelihoods={name: value + change for name, value in then.likelihoods.items()})
+    path.write_text(json.dumps(wire.to_json(shifted)), encoding="utf-8")
+    report = ask(server, Path(root), batch_sizes=[1], repeats=1)
+    against = [item.detail for item in report.invalid if item.reason == Reason.OUTPUT]
+    assert [detail.startswith("against itself when it was adopted: fixed texts: largest change") for detail in against] == [True] * doubted
 
 
 @pytest.mark.parametrize(("change", "doubted"), [(0.0, False), (1.0, True)])

@@ -216,8 +216,10 @@ def test_a_backend_that_fails_after_the_load_is_rolled_back(served: Operator) ->
     (before,) = serving(served.layout)
     done = served.run("relaunch", "--backend", "flashinfer_cutedsl", "--sequential", "--no-measure", "--yes", "--json")
     assert done.returncode == 6, done.stderr
-    result = json.loads(done.stdout)["result"]
+    document = json.loads(done.stdout)
+    result = document["result"]
     assert (result["state"], result["failure"]["category"]) == ("RESTORED", "kernel_missing")
+    assert document["see"] == ["fab docs kernel_missing"]
     assert any("expects arch to be one of" in line for line in result["failure"]["evidence"])
     (after,) = serving(served.layout)
     assert without_gate(after.main.arguments) == without_gate(before.main.arguments)

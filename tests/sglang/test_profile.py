@@ -43,10 +43,9 @@ def test_a_few_decode_steps_are_traced_and_told_by_class(server: LocalServer, tm
     found = analysed(ask(server, tmp_path, batch_size=batch_size, steps=6), tmp_path)
 
     assert found.doubts == []
-    (trace,) = found.traces
-    assert (len(trace.steps), trace.on_gpu) == (5, False)
-    assert {step.batch_size for step in trace.steps} == {batch_size}
-    assert {kernel_classes.GEMM, kernel_classes.ATTENTION, kernel_classes.SAMPLING} <= set(trace.middle.by_class())
+    (rank,) = found.ranks
+    assert (len(rank.steps), rank.on_gpu) == (5, False)
+    assert {kernel_classes.GEMM, kernel_classes.ATTENTION, kernel_classes.SAMPLING} <= set(rank.classes)
     assert set(Path("/tmp").glob("orchestrator-profile-*")) == before
     assert KEY not in "".join(path.name for path in tmp_path.iterdir())
 

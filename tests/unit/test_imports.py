@@ -25,8 +25,9 @@ ALLOWED = {
     "config": {"agent", "config", "errors"},
     "remote": {"agent", "config", "errors", "remote"},
     "results": {"agent", "config", "errors", "results"},
+    "reference": {"agent", "config", "reference"},
     "flows": {"agent", "config", "errors", "flows", "remote", "results"},
-    "cli": {"agent", "cli", "config", "errors", "flows", "lab", "remote", "results"},
+    "cli": {"agent", "cli", "config", "errors", "flows", "lab", "reference", "remote", "results"},
     "lab": {"agent", "config", "errors", "lab"},
 }
 """What each part of the program may import of the others."""

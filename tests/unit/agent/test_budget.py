@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +17,13 @@ import pytest
 
 from orchestrator.agent import budget as verb
 from orchestrator.agent import budget_program, sglang, wire
-from orchestrator.agent.budget import OthersWatch, budget, read_report, refuse_without_room
+from orchestrator.agent.budget import OthersWatch, budget, gpus_with_room, read_report, refuse_beside_order
+from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.gpu import GpuReading
 from orchestrator.agent.http import Client, TimedOutError
+from orchestrator.agent.journal import Journal, ServiceLock
+from orchestrator.agent.locks import GpuLocks
+from orchestrator.agent.private_files import write_private
 from orchestrator.agent.processes import MARKER
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.service_python import ServicePython
@@ -68,25 +77,98 @@ def test_what_has_no_time_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("free", "devices", "environment", "says"),
     [
-        ([10, 1], [0, 1], {}, "GPU 1 has 1024 MiB free, 2048 MiB are needed"),
+        ([10, 1], [0, 1], {}, "GPU 1 has 1024 MiB free, 3072 MiB are needed: 2048 MiB for the timing, 1024 MiB left to the server"),
+        ([10, 2.9], [0, 1], {}, "GPU 1 has 2969 MiB free, 3072 MiB are needed"),
         ([10, 1], [0], {"CUDA_VISIBLE_DEVICES": "1"}, "GPU 1 has 1024 MiB free"),
         ([10, 10], [0, 1], {"CUDA_VISIBLE_DEVICES": "0"}, "2 GPUs are needed, the server's environment shows 1"),
         ([], [0], {}, "nvidia-smi shows no GPU"),
     ],
 )
 def test_a_gpu_without_room_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: list[int], devices: list[int], environment: dict[str, str], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: list[float], devices: list[int], environment: dict[str, str], says: str
 ) -> None:
-    monkeypatch.setattr(verb, "ask_gpus", lambda: gpus(*(value * GIGABYTE for value in free)))
+    monkeypatch.setattr(verb, "ask_gpus", lambda: gpus(*(int(value * GIGABYTE) for value in free)))
 
     with pytest.raises(AgentRefusal, match=says):
-        refuse_without_room(request(tmp_path, devices=devices), environment)
+        gpus_with_room(request(tmp_path, devices=devices), environment, beside_server=True)
 
 
 def test_a_gpu_with_room_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verb, "ask_gpus", lambda: gpus(2 * GIGABYTE, 0))
+    monkeypatch.setattr(verb, "ask_gpus", lambda: gpus(3 * GIGABYTE, 0))
 
-    refuse_without_room(request(tmp_path), {})
+    assert [gpu.index for gpu in gpus_with_room(request(tmp_path), {}, beside_server=True)] == [0]
+
+
+def test_without_a_server_nothing_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "ask_gpus", lambda: gpus(2 * GIGABYTE))
+
+    gpus_with_room(request(tmp_path), {}, beside_server=False)
+    monkeypatch.setattr(verb, "ask_gpus", lambda: gpus(2 * GIGABYTE - 1))
+    with pytest.raises(AgentRefusal, match=r"GPU 0 has 2047 MiB free, 2048 MiB are needed$"):
+        gpus_with_room(request(tmp_path), {}, beside_server=False)
+
+
+def order(root: Path, service: str = "tiny") -> wire.Order:
+    return wire.Order("O1", "relaunch", service, str(root), 1, wire.Policy(), "kim@laptop")
+
+
+@contextmanager
+def at_work(root: Path) -> Iterator[None]:
+    """An order on the service, held by this process as its supervisor would."""
+    folder = StateFolder(str(root), "tiny")
+    folder.create()
+    lock = ServiceLock(folder)
+    assert lock.take("O1")
+    at = folder.order_folder("O1")
+    at.mkdir(parents=True)
+    write_private(at / "order.json", json.dumps(wire.to_json(order(root))))
+    with closing(Journal(at)) as journal:
+        journal.state(wire.State.LOCKED, "the lock is ours")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def test_nothing_is_timed_beside_an_order(tmp_path: Path) -> None:
+    with at_work(tmp_path), pytest.raises(AgentRefusal, match="order O1 is at work on tiny: relaunch by kim@laptop") as refused:
+        budget(request(tmp_path, device="cpu"), lambda kind, data: None)
+
+    assert (refused.value.failure.category, refused.value.failure.next_step) == ("locked", "fab attach")
+
+
+def test_nothing_is_timed_on_a_gpu_that_another_services_order_holds(tmp_path: Path) -> None:
+    folder = StateFolder(str(tmp_path), "tiny")
+    folder.create()
+    locks = GpuLocks(str(tmp_path))
+    assert locks.take(order(tmp_path, "other"), ["GPU-3"]) is None
+
+    refuse_beside_order(folder, {"GPU-0": 0})
+    with pytest.raises(AgentRefusal, match="order O1 of other holds GPU 3"):
+        refuse_beside_order(folder, {"GPU-3": 3})
+    locks.release()
+    refuse_beside_order(folder, {"GPU-3": 3})
+
+
+def test_an_order_that_begins_meanwhile_ends_the_timing(tmp_path: Path) -> None:
+    python, began = tmp_path / "python", tmp_path / "began"
+    python.write_text(f"#!/bin/sh\necho $$ > {began}.part; mv {began}.part {began}; exec sleep 60\n", encoding="utf-8")
+    python.chmod(0o755)
+    asked = BudgetRequest("tiny", str(tmp_path), 1, str(python), gemms=[GEMM], device="cpu", seconds=60.0)
+    holding = ExitStack()
+
+    def begin() -> None:
+        if wait_until(began.exists, Deadline(20.0)):
+            holding.enter_context(at_work(tmp_path))
+
+    starter = threading.Thread(target=begin)
+    starter.start()
+    with holding, pytest.raises(AgentRefusal, match="order O1 is at work on tiny"):
+        budget(asked, lambda kind, data: None)
+    starter.join()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(began.read_text(encoding="utf-8")), 0)
 
 
 def test_a_python_without_pytorch_is_a_refusal_that_says_so(tmp_path: Path) -> None:
@@ -197,7 +279,7 @@ def test_it_runs_as_the_server_would_without_what_marks_the_launch(tmp_path: Pat
     server: Any = SimpleNamespace(launch_id="L", listening=True, main=SimpleNamespace(pid=1, id=1, arguments=()))
     ran: list[ServicePython] = []
 
-    def run(python: ServicePython, asked: BudgetRequest) -> tuple[list[Any], None]:
+    def run(python: ServicePython, asked: BudgetRequest, stop: Callable[[], bool]) -> tuple[list[Any], None]:
         ran.append(python)
         return [], None
 

@@ -77,6 +77,70 @@ def test_the_step_is_measured_first_and_accounted_for(box: Box) -> None:
     assert read_run(folder).ending == Ending(0, "accounted")
 
 
+def own_lines(screen: str) -> str:
+    """The verb's own part of a screen."""
+    lines = screen.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("a decode step of"))
+    return "\n".join(lines[first : lines.index("nothing speaks against it", first) + 1])
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA T4"], ids=["with a floor", "without one"])
+@pytest.mark.parametrize("kept", [False, True], ids=["measured first", "of a kept timing"])
+def test_show_has_it_as_the_verb_has_shown_it(box: Box, gpu: str, kept: bool) -> None:
+    measured = dataclasses.replace(MEASURED, floor=dataclasses.replace(INPUTS, gpu_names=[gpu]))
+    if kept:
+        box.run(agent(measured), "measure")
+    of = ("--measured", box.runs[0].name) if kept else ()
+    told = own_lines(box.run(agent(measured), "budget", *of).out)
+    folder = next(path for path in box.runs if "-budget-" in path.name)
+
+    shown = box.run(agent(), "show", folder.name)
+
+    assert ("the memory bandwidth of NVIDIA T4 is not known" in words(told)) == (gpu == "NVIDIA T4")
+    assert "residual" in told
+    assert own_lines(shown.out) == told
+    assert ("decode of glm5" in shown.out) != kept
+
+
+def test_the_report_has_it_beside_the_timing(box: Box) -> None:
+    box.run(agent(), "budget")
+    out = box.folder / "page.html"
+
+    made = box.run(agent(), "report", "--out", str(out), "--json").document
+
+    assert (made["timings"], made["changes"], made["accounts"]) == (1, 0, 1)
+    assert "parts timed alone on 2 x NVIDIA H200" in out.read_text(encoding="utf-8")
+    assert "1 timing, 0 changes and 1 account are in" in box.run(agent(), "report", "--out", str(out)).out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"orchestrator.budget/1"', '"orchestrator.budget/0"', "budget.json has the schema orchestrator.budget/0"),
+        ('"timed"', '"timid"', "budget.json can't be understood: 'timed' is missing"),
+        ('"bandwidth":', '"width":', "budget.json can't be understood: "),
+    ],
+)
+def test_what_can_not_be_understood_any_more_is_told(box: Box, old: str, new: str, says: str) -> None:
+    box.run(agent(), "budget")
+    path = box.runs[0] / "budget.json"
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+    ended = box.run(agent(), "show")
+
+    assert ended.code == 0
+    assert says in ended.out
+
+
+def test_show_as_json_has_the_same_document(box: Box) -> None:
+    document = box.run(agent(), "budget", "--json").document
+
+    account = box.run(agent(), "show", "--json").document["account"]
+
+    assert account["steps"] == document["steps"]
+    assert account["timed"] == document["timed"]
+
+
 def test_a_kept_timing_is_accounted_for_without_measuring_again(box: Box) -> None:
     assert box.run(agent(), "measure").code == 0
     asked, kept = agent(), box.runs[0].name

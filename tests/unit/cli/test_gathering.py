@@ -37,6 +37,9 @@ def parser() -> Parser:
         ("report --help", "report --help"),
         ("report --out A", "report --out A"),
         ("report --runs A B", "report --runs A --runs=B"),
+        ("docs host sweep", "docs --topics=host,sweep"),
+        ("docs", "docs"),
+        ("docs --json docs", "docs --json --topics=docs"),
     ],
 )
 def test_words_become_the_flag_of_their_verb(parser: Parser, typed: str, parsed: str) -> None:
@@ -51,5 +54,5 @@ def test_help_tells_what_each_flag_is_for() -> None:
     assert "Run folders, by name" in done.stdout
 
 
-def test_the_verbs_that_take_any_number_of_runs() -> None:
-    assert GATHERING == {"show": "run", "report": "runs", "export": "runs"}
+def test_the_verbs_that_take_any_number_of_words() -> None:
+    assert GATHERING == {"show": "run", "report": "runs", "export": "runs", "docs": "topics"}

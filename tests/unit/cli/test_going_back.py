@@ -94,6 +94,20 @@ def test_adopt_prints_or_plans_or_writes(box: Box) -> None:
     done = box.run(agent(), *words, "--yes")
     assert done.code == 0
     assert "recorded on the box as launch R, proven to serve" in done.out
+    assert "its answers could not be kept" in done.out
     assert sorted(path.name for path in services.iterdir()) == ["glm5.yml", "new.yml"]
+    (services / "new.yml").unlink()
+    wrong = [
+        wire.Verdict("greedy output", wire.Outcome.WARN, "2 of 3 outputs decayed"),
+        wire.Verdict("fixed texts", wire.Outcome.PASS, "-2"),
+    ]
+    kept = found(recorded="R", answers=wrong, answers_kept=True)
+    told = box.run(FakeAgent(adopt=[answer(found()), answer(kept)], preflight=[answer(preflight(differences=[]))]), *words, "--yes").out
+    assert "what it answered lies with it: later launches and timings are held against it" in told
+    assert "greedy output: 2 of 3 outputs decayed" in told
+    assert "fixed texts" not in told
+    (services / "new.yml").unlink()
+    again = FakeAgent(adopt=[answer(found()), answer(kept)], preflight=[answer(preflight(differences=[]))])
+    assert box.run(again, *words, "--yes", "--json").document["answers_kept"] is True
     none = box.run(FakeAgent(adopt=[answer(found(rollback="its Python is gone"))], preflight=[answer(preflight())]), *words, "--plan")
     assert "rollback: none: its Python is gone" in none.out

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.agent import wire
 from orchestrator.agent.wire_budget import FilePiece, ProfileReport
-from orchestrator.cli.profile_text import short_name
 from orchestrator.results.kept_runs import Ending, read_run
+from orchestrator.results.profile import short_name
 from tests.unit.cli.test_verbs import Box, box
 from tests.unit.flows.fake_agent import FakeAgent, answer
 from tests.unit.flows.samples import healthy_agent
@@ -53,10 +53,42 @@ def test_kernel_time_by_class_and_the_traces_in_the_run_folder(box: Box) -> None
     assert all((folder / name).read_bytes() == SYNTHETIC.read_bytes() for name in NAMES)
     assert (folder / NAMES[0]).stat().st_mode & 0o777 == 0o600
     kept = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
-    assert kept["ranks"][0]["classes"]["GEMM"] == {"seconds": pytest.approx(400e-6), "launches": 3}
+    gemm = kept["ranks"][0]["classes"]["GEMM"]
+    assert (gemm["seconds"], gemm["launches"]) == (pytest.approx(400e-6), 3)
     assert read_run(folder).ending == Ending(0, "traced")
     [request] = asked.requests("profile")
     assert (request.batch_size, request.steps) == (4, 8)
+
+
+def own_lines(screen: str) -> list[str]:
+    lines = screen.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("a decode step of"))
+    return lines[first : lines.index("nothing speaks against it") + 1]
+
+
+def test_show_has_it_as_the_verb_has_shown_it_without_the_traces(box: Box) -> None:
+    told = own_lines(box.run(agent(), "profile", "--batch", "4").out)
+    for name in NAMES:
+        (box.runs[0] / name).unlink()
+
+    shown = box.run(agent(), "show")
+
+    assert own_lines(shown.out) == told
+    assert any("mystery_kernel" in line for line in told)
+    account = box.run(agent(), "show", "--json").document["account"]
+    assert [rank["trace"] for rank in account["ranks"]] == list(NAMES)
+
+
+def test_the_report_has_it_where_nothing_else_was_run(box: Box) -> None:
+    box.run(agent(), "profile", "--batch", "4")
+    out = box.folder / "page.html"
+
+    made = box.run(agent(), "report", "--out", str(out), "--json").document
+
+    assert (made["timings"], made["changes"], made["accounts"]) == (0, 0, 1)
+    page = out.read_text(encoding="utf-8")
+    assert "not known what it is for: mystery_kernel" in page
+    assert "Where a step" in page
 
 
 def test_as_json(box: Box) -> None:

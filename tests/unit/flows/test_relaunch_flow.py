@@ -175,6 +175,7 @@ def test_a_relaunch_that_would_change_nothing_is_refused_unless_forced(target: T
     assert "nothing would change" in refusal.value.evidence[0]
     assert "--force" in str(refusal.value.next_step)
     assert "nothing would change" in heard.plans[0].remarks[0]
+    assert heard.plans[0].changes_nothing
     assert agent.requests("submit") == []
     assert run(agent, target, Heard(), Options(force=True)).result == done()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from orchestrator.agent.wire_base import Fact
 from orchestrator.agent.wire_measure import FloorInputs
 from orchestrator.config.models import FloorModel, Service
-from orchestrator.results.floor import BANDWIDTHS, Floor, Given, floor, floor_lines
+from orchestrator.results.floor import Floor, Given, floor, floor_lines
+from orchestrator.results.memory_bandwidths import BANDWIDTHS, published_bandwidth
 from orchestrator.results.weight_formats import NotCountableError
 from tests.unit.results.test_model_reads import CASES, DENSE
 
@@ -56,7 +58,7 @@ def test_a_number_for_one_stream_is_a_least_one_for_several() -> None:
 def test_each_derived_input_is_shown_with_its_source() -> None:
     lines = floor_lines(derived())
     assert "dense layers 11.3 GB (BF16; 32 layers)" in lines
-    assert "bytes from /models/m/config.json; bandwidth from NVIDIA's data sheet of the H200" in lines
+    assert "bytes from /models/m/config.json; bandwidth from NVIDIA's H200 data sheet (3002446, November 2023)" in lines
 
 
 def test_ranks_and_types_are_those_of_the_server() -> None:
@@ -65,7 +67,7 @@ def test_ranks_and_types_are_those_of_the_server() -> None:
         FloorInputs(config=case["config"], tensor_parallel=8, kv_cache_dtype="fp8_e4m3", gpu_names=["NVIDIA B200"]), Given(), 1, 10000
     )
     assert found.bytes == pytest.approx(sum(case["reads"].values()), rel=1e-6)
-    assert found.bandwidth == 8e12
+    assert found.bandwidth == 7.7e12
 
 
 def test_a_config_that_does_not_make_the_files_weights_is_not_relied_on() -> None:
@@ -86,6 +88,21 @@ def test_what_is_faster_than_the_floor_is_said() -> None:
         ("NVIDIA H200", 4800.0),
         ("NVIDIA H200 NVL", 4800.0),
         ("NVIDIA GH200 480GB", 4000.0),
+        ("NVIDIA GH200 144G HBM3e", 4900.0),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 1792.0),
+        ("NVIDIA B200", 7700.0),
+        ("NVIDIA GB200", 8000.0),
+        ("NVIDIA GB300", 8000.0),
+        ("NVIDIA B300 SXM6 AC", 7750.0),
+        ("NVIDIA H100 NVL", 3938.0),
+        ("NVIDIA H100 PCIe", 2000.0),
+        ("NVIDIA H20-3e", 4917.0),
+        ("NVIDIA A100-SXM4-80GB", 2039.0),
+        ("NVIDIA A100-SXM4-40GB", 1555.0),
+        ("NVIDIA A100 80GB PCIe", 1935.0),
+        ("NVIDIA A100-PCIE-40GB", 1555.0),
+        ("NVIDIA RTX 6000 Ada Generation", 960.0),
+        ("NVIDIA GeForce RTX 5090", 1792.0),
         ("NVIDIA H100 80GB HBM3", 3350.0),
         ("NVIDIA H20", 4000.0),
         ("NVIDIA L40S", 864.0),
@@ -96,10 +113,24 @@ def test_bandwidth_is_that_of_the_gpus_name(name: str, gigabytes_per_second: flo
     assert derived(gpu_names=[name]).bandwidth == gigabytes_per_second * 1e9
 
 
-def test_no_row_hides_a_later_one_and_each_has_a_source() -> None:
+@pytest.mark.parametrize(
+    "name", ["NVIDIA RTX A1000", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H200 MIG 1g.18gb", "NVIDIA L400", "Tesla T4", "AMD H2000"]
+)
+def test_a_gpu_that_is_only_named_like_one_has_no_bandwidth(name: str) -> None:
+    assert published_bandwidth(name) is None
+
+
+def test_no_row_hides_a_later_one_and_each_has_a_source_with_its_year_or_number() -> None:
     names = [row.name for row in BANDWIDTHS]
     assert not [(first, second) for index, first in enumerate(names) for second in names[index + 1 :] if first in second]
-    assert all(row.source for row in BANDWIDTHS)
+    assert not [row.name for row in BANDWIDTHS if row.confirmed and not re.search(r"20\d\d|\d{5}|TensorRT-LLM", row.source)]
+
+
+def test_a_figure_that_is_not_confirmed_or_disputed_says_so_in_the_floor() -> None:
+    (said,) = [line for line in floor_lines(derived(gpu_names=["NVIDIA GH200 480GB"])) if "bandwidth from" in line]
+    assert said.endswith("bandwidth from press reports of August 2023 (not confirmed by NVIDIA)")
+    (said,) = [line for line in floor_lines(derived(gpu_names=["NVIDIA B200"])) if "bandwidth from" in line]
+    assert said.endswith("(2026); NVIDIA's DGX B200 data sheet says 64 TB/s for eight")
 
 
 def test_a_list_of_the_quantization_that_was_left_out_is_a_remark() -> None:

@@ -58,7 +58,7 @@ def test_the_page_tells_of_timings_differences_doubts_and_changes() -> None:
     text = Reader(page(sample_report())).text
     for words in (
         "Decode timings and changes of glm5 in gpu1/101",
-        "4 timings, 2 changes; made 2026-12-01 04:40 UTC by version 0.1.0",
+        "4 timings, 2 changes, 3 accounts; made 2026-12-01 04:40 UTC by version 0.1.0",
         "20.00 (19.00 to 21.00)",
         "11.00 ms, 90.9 tok/s",
         "15.00 ms, 66.7 tok/s, not to be believed",
@@ -71,6 +71,34 @@ def test_the_page_tells_of_timings_differences_doubts_and_changes() -> None:
         "notes : run.json: No such file",
     ):
         assert words in text, words
+
+
+def test_the_page_tells_where_a_steps_time_goes() -> None:
+    text = Reader(page(sample_report())).text
+    for words in (
+        "Where a step's time goes, the newest first",
+        "parts timed alone on 2 x NVIDIA H200 with PyTorch 2.9.1",
+        "batch 4: the measured step and what it is made of",
+        "measured 5.000 100.0 % a token of each stream",
+        "floor 1.600 32.0 % 2.8 GB at 1750 GB/s",
+        "GEMM 1.200 24.0 % 60 multiplications, reading weights included",
+        "all-reduce 0.400 8.0 % 40 of 8 KiB by NCCL",
+        "residual 3.400 68.0 % attention, norms, routing, sampling, gaps; 0.171 ms of it for the KV cache at least",
+        "batch 4, kernels; the middle one of 2 steps (1.000-1.200 ms) by SGLang's marks; rank nvjet_tst_128x8",
+        "GEMM 0.400 40.0 % 3 nvjet_tst_128x8",
+        "gaps 0.400 40.0 % nothing ran",
+        "not known what it is for: nvjet_tst_128x8, mystery",
+        "1-TP-1.json.gz: 1.000 ms a step, busy 0.600, communication 0.000, gaps 0.400",
+        "steps of batch 9 are in the trace: others' requests ran",
+        "budget.json is no JSON",
+    ):
+        assert words in text, words
+
+
+def test_a_page_without_accounts_says_nothing_of_them() -> None:
+    text = Reader(page(Report((service_of(chosen()),), 0.0, "0.1.0"))).text
+    assert "4 timings, 2 changes; made" in text
+    assert "step's time" not in text
 
 
 def test_every_figure_of_the_chart_stands_in_the_table() -> None:
