@@ -106,7 +106,7 @@ def run(
 
     fab runbook.run switch-backend --set backend=cutlass --host gpu1 --plan
     fab runbook.run switch-backend --set backend=cutlass --host gpu1
-    fab runbook.run switch-backend --host gpu1 --resume   where it was left or failed
+    fab runbook.run switch-backend --host gpu1 --resume   where it was left
     """
     from orchestrator.cli.runbook_run import Session
     from orchestrator.flows.runbook import Way, filled_in

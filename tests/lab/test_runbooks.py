@@ -15,6 +15,7 @@ import yaml
 
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.journal import read_journal
+from orchestrator.agent.state_folder import StateFolder
 from orchestrator.lab import control
 from orchestrator.lab.layout import Layout, read_ports
 from orchestrator.results.runbook_record import FILE
@@ -216,6 +217,13 @@ def test_a_step_that_fails_shows_what_to_do_and_the_state_of_the_service(operato
     assert "next: fab runbook.run switch-backend --resume" in failing
 
 
+def wait_draining(folder: StateFolder, known: int) -> None:
+    """Wait until the box is at work on an order beyond those that were `known`."""
+    assert wait_until(lambda: len(folder.order_ids()) > known, Deadline(PATIENCE))
+    journal = folder.order_folder(folder.order_ids()[-1]) / "journal.jsonl"
+    assert wait_until(lambda: any(entry.state == "DRAINING" for entry in read_journal(journal)), Deadline(PATIENCE))
+
+
 def test_a_runbook_that_was_killed_takes_its_change_up_again(operator: Operator, layout: Layout) -> None:
     serve(operator, TIMED)
     folder = state(layout, TIMED)
@@ -225,9 +233,7 @@ def test_a_runbook_that_was_killed_takes_its_change_up_again(operator: Operator,
         words, env=operator.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        assert wait_until(lambda: len(folder.order_ids()) > len(before), Deadline(PATIENCE))
-        journal = folder.order_folder(folder.order_ids()[-1]) / "journal.jsonl"
-        assert wait_until(lambda: any(entry.state == "DRAINING" for entry in read_journal(journal)), Deadline(PATIENCE))
+        wait_draining(folder, len(before))
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -239,14 +245,15 @@ def test_a_runbook_that_was_killed_takes_its_change_up_again(operator: Operator,
 
 def test_a_bake_off_that_was_killed_takes_its_sweep_up_again(operator: Operator, layout: Layout) -> None:
     serve(operator, TIMED)
+    folder = state(layout, TIMED)
+    known, before = len(folder.order_ids()), set(operator.runs.glob("*-sweep-*"))
     inputs = ("--set", "backends=auto,flashinfer_cutedsl", "--set", "rounds=1", *SHORT)
     words = operator.command("runbook.run", "backend-bakeoff", "--yes", *inputs, host=TIMED)
     process = subprocess.Popen(
         words, env=operator.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    before = set(operator.runs.glob("*-sweep-*"))
     try:
-        assert wait_until(lambda: any(orders(path) for path in set(operator.runs.glob("*-sweep-*")) - before), Deadline(PATIENCE))
+        wait_draining(folder, known)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

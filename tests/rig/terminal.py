@@ -53,7 +53,7 @@ class PastedShell:
         self._process = subprocess.Popen(list(argv), stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
         os.close(slave)
         self._pastes = 0
-        self.patience = patience
+        self._patience = patience
         self.transcript = ""
 
     def __enter__(self) -> PastedShell:
@@ -90,7 +90,7 @@ class PastedShell:
             data = data[os.write(self._terminal, data[:1024]) :]
 
     def _read_until(self, mark: bytes) -> str:
-        shown, deadline = b"", time.monotonic() + self.patience
+        shown, deadline = b"", time.monotonic() + self._patience
         while mark not in shown:
             ready, _, _ = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))
             data = b""
@@ -99,5 +99,5 @@ class PastedShell:
                     data = os.read(self._terminal, 65536)
             shown += data
             if not data:
-                raise TimeoutError(f"no end of what was pasted within {self.patience:g} s\n{shown.decode(errors='replace')}")
+                raise TimeoutError(f"no end of what was pasted within {self._patience:g} s\n{shown.decode(errors='replace')}")
         return shown.partition(mark)[0].decode(errors="replace").replace("\r\n", "\n")

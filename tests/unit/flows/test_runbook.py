@@ -348,7 +348,7 @@ def test_a_sweep_that_was_cut_off_is_taken_up_by_its_own_journal(
     left_over: str | None, taken: str, hands: RememberingHands, tmp_path: Path
 ) -> None:
     book = playbook({"verb": "sweep", "arguments": {"backends": "a,b"}}, {"check": "serves"})
-    hands.ends = {"sweep": KilledError()}
+    hands.ends = {"sweep": KilledError()}  # type: ignore[dict-item]
     with pytest.raises(KilledError):
         walk(book, hands, tmp_path)
     hands.took, hands.ends, hands.left_over = [], {}, left_over
