@@ -154,7 +154,7 @@ print("exec runuser -u", shlex.quote(line("user")), "-- env -i", shlex.join(kept
 print(" ", shlex.join(words("cmdline")))
 END
 # change only what the profile {backend} sets: its flags are in inventory/backends/, and SGLang takes a wrong abbreviation for another flag
-"${{EDITOR:-vi}}" /root/before/start.sh
+${{EDITOR:-vi}} /root/before/start.sh
 # start the new one
 LOG="/var/log/sglang-$SERVICE.log"; setsid nohup sh /root/before/start.sh > "$LOG" 2>&1 < /dev/null &
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ _GPUS = {
 }
 _SETTINGS = {
     "time_scale": 0.02,
-    "tokens_per_second": 2000,
+    "tokens_per_second": 20000,
     "compute_capability": _GPUS["compute_capability"],
     "gpu_memory_mib": _GPUS["memory_mib"],
     "processes": f"{_BOX}/processes",
@@ -53,7 +53,7 @@ _POLICY = {
     "load_total": 120.0,
     "load_stall": 60.0,
     "measure": False,
-    "generations": 2,
+    "generations": 1,
     "measure_repeats": 2,
     "measure_input_tokens": 16,
     "measure_output_tokens": 16,
@@ -64,7 +64,7 @@ _SERVICE: Mapping[str, Any] = {
     "model": MODEL,
     "port": PORT,
     "backend": "auto",
-    "arguments": {"--tp-size": 2, "--quantization": "modelopt_fp4", "--enable-metrics": True},
+    "arguments": {"--tp-size": 1, "--quantization": "modelopt_fp4", "--enable-metrics": True},
     "policy": _POLICY,
 }
 _KERNEL_MODULES = ("flashinfer/__init__.py", "flashinfer/fused_moe.py", "cutlass.py")
@@ -123,13 +123,13 @@ class StandinBox:
 @contextmanager
 def standin_box(workspace: Workspace, bridge: Bridge, folder: Path) -> Iterator[StandinBox]:
     """Make the box; the operator's files are in `folder`. Nothing serves yet."""
-    host = BootedHost.start(workspace, bridge)
-    try:
+    with ExitStack() as made:
+        host = BootedHost.start(workspace, bridge)
+        made.callback(host.stop)
         container = Container.start(workspace, bridge)
+        made.callback(container.stop)
         _install(container)
         yield StandinBox(host, container, Operator(_write_inventory(folder, host, container), _home(folder)))
-    finally:
-        host.stop()
 
 
 def _home(folder: Path) -> Path:

@@ -232,6 +232,7 @@ def test_emergency_restart_by_hand_of_a_server_that_hangs(box: StandinBox) -> No
         verified = person.type("place", 'cat "$STATE/verified"').split()[-1]
         person.do("bring-back", "which launch")
         person.do("bring-back", "choose one", "find it", fill={"FILL_IN": verified})
+        assert "sglang.launch_server" in box.text("/root/before/cmdline"), "how the one that hung was started is still known"
         person.do("bring-back", "The one that was last")
         assert "healthy" in person.do("bring-back", "prove it")
         proven = person.do("serves")
@@ -259,6 +260,22 @@ def test_roll_back_by_hand_without_the_unit(box: StandinBox) -> None:
     found = report(box)
     assert (found["health"], found["server"]["launch_id"], found["server"]["backend"]) == ("serving", before, "auto")
     assert not found["boot"]["armed"]
+
+
+def test_switch_backend_by_hand(box: StandinBox) -> None:
+    served = serve(box)
+    before = report(box)["server"]["launch_id"]
+    with Person(box, "switch-backend", *ON_PAPER, "--set", "backend=flashinfer_cutedsl") as person:
+        assert left_over(person.do("switch", "find it", "stop it")) == []
+        person.do("switch", "write a script")
+        assert before not in box.text("/root/before/start.sh"), "it would pass for the launch from before"
+        change = "s/--moe-runner-backend auto/--moe-runner-backend flashinfer_cutedsl/"
+        person.type("place", f"sed -i '{change}' /root/before/start.sh")
+        assert "healthy" in person.do("switch", "start the new one", "prove it")
+        assert "flashinfer_cutedsl" in person.do("serves")
+    found = report(box)
+    assert (found["health"], found["server"]["launch_id"]) == ("serving", None)
+    assert box.main() not in (None, served)
 
 
 def test_drain_for_maintenance_by_hand(box: StandinBox) -> None:
