@@ -64,6 +64,15 @@ def test_what_a_shipped_step_is_by_hand_is_known() -> None:
         assert not changes or max(looks) > max(changes), f"{file.path}: nobody looks whether it serves after the last change"
 
 
+def test_what_only_looks_stops_nothing_by_hand_either() -> None:
+    for file in load_playbooks(None, verb_flags()):
+        for step in file.playbook.steps:
+            if step.verb is None or (step.verb in CHANGES and not step.arguments.get("list")):
+                continue
+            typed = "\n".join(item.text for item in verb_by_hand(step.verb, {name: True for name in step.arguments}))
+            assert step.verb in RESUMABLE or "kill -TERM" not in typed, (file.path, step.id)
+
+
 def test_runbooks_that_a_playbook_sends_to_exist_with_their_flags() -> None:
     for path in sorted((ROOT / "playbooks").glob("*.yml")):
         for name, flag in re.findall(r"fab runbook\.run ([a-z-]+)(?: --([a-z-]+))?", path.read_text(encoding="utf-8")):
