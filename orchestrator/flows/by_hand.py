@@ -214,7 +214,8 @@ for gpu in $(lspci -Dd 10de: | grep -iE 'vga|3d' | cut -d' ' -f1); do lspci -s "
 
 
 def _measure(arguments: Arguments) -> str:
-    sizes = str(arguments.get("batch", "1,4,16")).replace(",", " ")
+    given = str(arguments.get("batch", "1,4,16"))
+    sizes = f"${{{given[1:]}//,/ }}" if given.startswith("$") else given.replace(",", " ")
     return f"""\
 "$PYTHON" -m sglang.bench_one_batch_server --model None --base-url "http://127.0.0.1:$PORT" --batch-size {sizes} \\
   --input-len 256 --output-len 256 --show-report   # without --base-url it would time whatever it finds; do it three times
@@ -225,7 +226,7 @@ nvidia-smi --query-gpu=index,clocks.sm,power.draw,pcie.link.gen.current,clocks_e
 def _sweep(arguments: Arguments) -> str:
     backends = arguments.get("backends", "BACKENDS")
     head = f"# for each of {backends} in turn, then backwards (A B B A), all that follows; at the end once more for what served before\n"
-    return head + _stop_within(arguments) + _with_backend({}) + _READY + _KEY + "# time it\n" + _measure(arguments)
+    return head + _stop_within(arguments) + _with_backend({}) + _READY + "# time it\n" + _measure(arguments) + _KEY
 
 
 _BUDGET = """\

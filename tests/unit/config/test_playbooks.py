@@ -69,7 +69,7 @@ def test_what_only_looks_stops_nothing_by_hand_either() -> None:
         for step in file.playbook.steps:
             if step.verb is None or (step.verb in CHANGES and not step.arguments.get("list")):
                 continue
-            typed = "\n".join(item.text for item in verb_by_hand(step.verb, {name: True for name in step.arguments}))
+            typed = "\n".join(item.text for item in verb_by_hand(step.verb, dict.fromkeys(step.arguments, True)))
             assert step.verb in RESUMABLE or "kill -TERM" not in typed, (file.path, step.id)
 
 
