@@ -50,6 +50,7 @@ def _preamble(playbook: Playbook, inputs: Mapping[str, str], subject: Subject | 
     host, place = _logins(target)
     yield from ["Open two shells as root, one on the host and one where SGLang runs:", "", "```sh"]
     yield from ["# on the host", host, "# where SGLang runs", place, "```", "", "Paste this in both:", "", "```sh"]
+    yield "export SYSTEMD_PAGER=cat   # a pager would take the rest of what is pasted for its own commands"
     yield from _variables(target)
     for name, item in playbook.inputs.items():
         value = inputs.get(name, item.default)
