@@ -36,12 +36,19 @@ def adopt(request: AdoptRequest, emit: Callable[[str, Any], None]) -> AdoptRepor
     """Look at the server on a port and, when a launch id is given, prove that it serves and keep a record of it.
 
     Raises:
-        AgentRefusal: there is none, it is ours already or nobody's to take over, another one than was shown, or it does not serve.
+        AgentRefusal: there is none, it is ours already (unless `ours` are looked at) or nobody's to take over, another one than was
+            shown, or it does not serve.
     """
     folder = StateFolder(request.state_root, request.service)
     refuse_when_held(folder)
     refuse_when_interrupted(folder)
     server = _server(request)
+    record = folder.read_launch(server.launch_id) if server.launch_id is not None else None
+    if record is not None and request.ours and request.launch_id is None:
+        return _report(server, dataclasses.replace(record, gate_port=None), folder)
+    if server.launch_id is not None:
+        what = f"process {server.main.pid} is launch {server.launch_id}, which this program has started"
+        raise AgentRefusal("refused", what, [str(server.main)], "fab services")
     launch = copy_launch(server, request.service, request.port)
     if request.launch_id is None:
         return _report(server, launch, folder)
@@ -68,9 +75,6 @@ def _server(request: AdoptRequest) -> Server:
     if server.manager.kind == wire.ManagerKind.UNSUPPORTED:
         what = f"process {server.main.pid} on port {server.port} is managed by {server.manager.name}, which is not supported"
         raise AgentRefusal("refused", what, [str(server.main), server.manager.detail])
-    if server.launch_id is not None:
-        what = f"process {server.main.pid} is launch {server.launch_id}, which this program has started"
-        raise AgentRefusal("refused", what, [str(server.main)], "fab services")
     return server
 
 
@@ -97,7 +101,7 @@ def _described(server: Server, launch: wire.Launch, folder: StateFolder) -> Adop
         steering=steering,
         kept=kept,
         secret=secret,
-        verdicts=_lost(lost),
+        verdicts=_lost(lost) if server.launch_id is None else [],
     )
 
 

@@ -54,6 +54,7 @@ VERBS: Dict[str, Verb] = {
     "budget": Verb("budget", "budget", "BudgetRequest", types="wire_budget"),
     "profile": Verb("profile", "profile", "ProfileRequest", types="wire_budget"),
     "doctor": Verb("doctor", "doctor", "DoctorRequest", types="wire_host"),
+    "discover": Verb("discovery", "discover", "DiscoverRequest", types="wire_discovery"),
 }
 
 DISK_FULL = (28, 122)

@@ -82,6 +82,8 @@ class AdoptRequest:
     launch_id: Optional[str] = None
     expected: Optional[ProcessId] = None
     """The server that the plan showed."""
+    ours: bool = False
+    """Whether a server that this program has started is looked at too, by its record. It is never recorded again."""
 
 
 @record(frozen=True)

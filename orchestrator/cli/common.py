@@ -60,8 +60,18 @@ def find_inventory(folder: str | None) -> tuple[Path, str]:
         return lab, "the lab's"
     raise UsageError(
         f"no inventory: {candidates[0]} does not exist, nor one further up, and no lab is running",
-        next_step="--inventory FOLDER, or fab lab.up to play",
+        next_step="fab init ADDRESS writes one; --inventory FOLDER; or fab lab.up to play",
     )
+
+
+def inventory_to_write(folder: str | None) -> Path:
+    """The inventory folder that is meant, which may not exist yet: as :func:`find_inventory`, else ``./inventory``. Never the lab's."""
+    named = folder or os.environ.get(INVENTORY_VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    here = Path.cwd()
+    found = (above / "inventory" for above in (here, *here.parents) if (above / "inventory" / "hosts.yml").is_file())
+    return next(found, here / "inventory")
 
 
 def _named_inventory(text: str, named_by: str, next_step: str) -> tuple[Path, str]:

@@ -206,7 +206,7 @@ def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inven
         loaded,
         named.host,
         call.screen,
-        lambda offer: _accepted(call, offer, yes=yes),
+        lambda offer: accepted(call, offer, yes=yes),
         replace=replace,
         container_only=named.by_container,
     )
@@ -222,7 +222,15 @@ def trust(call: Call, host: str, replace: bool = False, yes: bool = False, inven
     return code
 
 
-def _accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
+def accepted(call: Call, offer: Offer, *, yes: bool, flags: str = "--yes") -> bool:
+    """Whether these are the host's keys: by ``--yes``, or by the answer of whoever sits at the terminal.
+
+    Args:
+        flags: what says the same on the command line.
+
+    Raises:
+        UsageError: nobody sits there.
+    """
     if offer.replaced:
         heading = f"{offer.host}, {offer.where}: the host key has CHANGED. Pinned, and to be forgotten:"
         call.screen.show([Line(heading, "bad"), *indented(offer.replaced)])
@@ -233,7 +241,7 @@ def _accepted(call: Call, offer: Offer, *, yes: bool) -> bool:
     if yes:
         return True
     if not call.screen.interactive:
-        flags = "--replace --yes" if offer.replaced else "--yes"
+        flags = "--replace --yes" if offer.replaced else flags
         raise UsageError(
             "nobody can be asked here: nothing was pinned", evidence=offer.fingerprints, next_step=f"compare, then give {flags}"
         )

@@ -135,6 +135,10 @@ class Screen:
         """Ask until one of `answers`, or its first letter, is given; `otherwise` where nobody answers."""
         return otherwise
 
+    def prompt(self, question: str, default: str = "") -> str | None:
+        """Ask for a word; `default` where nothing is typed, None where nobody answers."""
+        return None
+
     def close(self) -> None:
         """Take away what is only there while something goes on."""
 
@@ -266,6 +270,13 @@ class TerminalScreen(Screen):
                 return otherwise
             if given in letters:
                 return letters[given]
+
+    def prompt(self, question: str, default: str = "") -> str | None:
+        self.close()
+        try:
+            return input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+        except EOFError:
+            return None
 
     def close(self) -> None:
         if self._live is None:

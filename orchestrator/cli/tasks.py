@@ -13,6 +13,7 @@ from orchestrator.cli import (
     compare,
     docs,
     history,
+    init,
     inventory,
     lab,
     lock,
@@ -28,6 +29,7 @@ from orchestrator.cli import (
 )
 
 namespace = Collection(
+    init.init,
     change.relaunch,
     change.launch,
     change.teardown,

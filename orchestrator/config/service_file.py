@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,9 @@ from pydantic import ValidationError
 
 from orchestrator.config.fields import FLAG_SPELLINGS, ArgumentType
 from orchestrator.config.models import PlaceKind, Service
+from orchestrator.config.yaml_writer import commented_line, yaml_value
 
 _OWN_KEYS = ("--model-path", "--host", "--port")
-_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:+@%=,-]*")
-_WORDS = re.compile(r"(?i)true|false|yes|no|on|off|null|none|y|n|~|[-+.0-9][-+.0-9_:eExXoO]*")
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,8 @@ class FoundServer:
     """What is written down of a server.
 
     `flags` maps its options as written to the parser's names; `secrets` are SGLang arguments, `secret_variables` names in its
-    environment; `kept` how many more variables stay on the box.
+    environment; `kept` how many more variables stay on the box. `backend_flags` are those of `arguments` that come
+    from `backend`; they are not written.
     """
 
     name: str
@@ -42,6 +41,8 @@ class FoundServer:
     secrets: Sequence[str] = ()
     secret_variables: Sequence[str] = ()
     kept: int = 0
+    backend: str | None = None
+    backend_flags: Sequence[str] = ()
     comment: str = ""
 
 
@@ -59,7 +60,8 @@ def service_file(found: FoundServer) -> ServiceFile:
     flags, remarks = read_flags(found.arguments, found.flags)
     model = flags.pop("--model-path", None)
     bind = flags.pop("--host", "127.0.0.1")
-    flags.pop("--port", None)
+    for name in ("--port", *found.backend_flags):
+        flags.pop(name, None)
     if "--config" in flags:
         remarks.append(f"--config {flags.pop('--config')} is left out: write its arguments one by one")
     remarks += [f"{name} is a secret and is not in the file: where to find it is yours to fill in" for name in found.secrets]
@@ -129,19 +131,25 @@ def scalar(word: str) -> int | float | str:
 def _text(found: FoundServer, model: str, bind: str, flags: Mapping[str, ArgumentType]) -> str:
     lines = [f"# {found.comment}" if found.comment else "# A server that was found running.", ""]
     lines += [
-        _line("name", found.name, "also the name of its state folder on the box"),
-        _line("host", found.host, "an entry of hosts.yml"),
-        _line("place", found.place, "container | host"),
+        commented_line("name", found.name, "also the name of its state folder on the box"),
+        commented_line("host", found.host, "an entry of hosts.yml"),
+        commented_line("place", found.place, "container | host"),
         "",
-        _line("python", found.python, "the Python that has SGLang installed"),
+        commented_line("python", found.python, "the Python that has SGLang installed"),
     ]
     if list(found.entry) != ["-m", "sglang.launch_server"]:
-        lines.append(f"entry: {_yaml(list(found.entry))}")
-    lines += [_line("model", model, "--model-path"), _line("bind", bind, "--host"), _line("port", found.port, "--port")]
+        lines.append(f"entry: {yaml_value(list(found.entry))}")
+    lines += [
+        commented_line("model", model, "--model-path"),
+        commented_line("bind", bind, "--host"),
+        commented_line("port", found.port, "--port"),
+    ]
     if found.user is not None:
-        lines.append(_line("user", found.user, "who runs the server"))
+        lines.append(commented_line("user", found.user, "who runs the server"))
     if found.directory is not None:
-        lines.append(_line("directory", found.directory, "its working directory, as found"))
+        lines.append(commented_line("directory", found.directory, "its working directory, as found"))
+    if found.backend is not None:
+        lines.append(commented_line("backend", found.backend, "what it runs with; its flags are not among the arguments"))
     lines += _block("arguments", "Exact long flags. A backend profile replaces a flag of the same name.", flags)
     lines += _block("environment", "What steers SGLang, CUDA and NCCL, as found.", found.environment)
     lines += _secret_lines(found)
@@ -152,7 +160,7 @@ def _text(found: FoundServer, model: str, bind: str, flags: Mapping[str, Argumen
 def _block(key: str, comment: str, values: Mapping[str, Any]) -> list[str]:
     if not values:
         return []
-    return ["", f"# {comment}", f"{key}:", *(f"  {name}: {_yaml(value)}" for name, value in values.items())]
+    return ["", f"# {comment}", f"{key}:", *(f"  {name}: {yaml_value(value)}" for name, value in values.items())]
 
 
 def _secret_lines(found: FoundServer) -> list[str]:
@@ -170,33 +178,6 @@ def _secret_lines(found: FoundServer) -> list[str]:
 def _variable(service: str, argument: str) -> str:
     name = re.sub(r"[^A-Z0-9]+", "_", f"{service}_{argument}".upper())
     return name if not name[0].isdigit() else f"S_{name}"
-
-
-def _line(key: str, value: object, comment: str) -> str:
-    return f"{f'{key}: {_yaml(value)}':<36} # {comment}"
-
-
-def _yaml(value: object) -> str:
-    if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) and not _WORDS.fullmatch(value) and not value.endswith(":") else _quoted(value)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_yaml_in_list, value))}]"
-    return json.dumps(value)
-
-
-def _yaml_in_list(value: object) -> str:
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _quoted(text: str) -> str:
-    """Double-quoted YAML, whose escapes are not quite JSON's: a character beyond 16 bits is one escape."""
-    return '"' + "".join(_escaped(letter) for letter in text) + '"'
-
-
-def _escaped(letter: str) -> str:
-    if letter in '"\\':
-        return "\\" + letter
-    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
 
 
 def default_name(model: str, taken: Sequence[str]) -> str:

@@ -66,9 +66,21 @@ class Adoption:
 
 
 def examine(
-    inventory: Inventory, host: Host, service: str | None, port: int | None, observer: Observer, connect: Connect = connect
+    inventory: Inventory,
+    host: Host,
+    service: str | None,
+    port: int | None,
+    observer: Observer,
+    connect: Connect = connect,
+    *,
+    ours: bool = False,
+    written_by: str = "fab adopt",
 ) -> Adoption:
     """Look at the server and put together what would be written down. Changes nothing.
+
+    Args:
+        ours: whether a server that this program has started is described too, from the box's record of its launch.
+        written_by: the command that the file names as its author.
 
     Raises:
         UsageError: the name belongs to a service elsewhere.
@@ -78,10 +90,10 @@ def examine(
     target = _provisional(inventory, host, service, port)
     with connect(target) as agent:
         observer.note(f"looking at port {target.service.port} in {target.place}")
-        request = AdoptRequest(target.service.name, target.state_root, target.service.port)
+        request = AdoptRequest(target.service.name, target.state_root, target.service.port, ours=ours)
         report = agent.ask(ADOPT, request, AdoptReport, LOOK_SECONDS)
         target = _named(target, report, given=service)
-        file = _file(target, report)
+        file = _file(target, report, written_by)
         observer.note("comparing what runs with what a relaunch from the file would start")
         differences = _differences(agent, target, file.service, report)
     path = inventory.directory / "services" / f"{target.service.name}.yml"
@@ -151,7 +163,7 @@ def _named(target: Target, report: AdoptReport, *, given: str | None) -> Target:
     return Target(target.inventory, target.host, target.service.model_copy(update={"name": name}))
 
 
-def _file(target: Target, report: AdoptReport) -> ServiceFile:
+def _file(target: Target, report: AdoptReport, written_by: str) -> ServiceFile:
     from orchestrator.config.service_file import FoundServer, service_file
 
     launch, server = report.launch, report.server
@@ -167,11 +179,13 @@ def _file(target: Target, report: AdoptReport) -> ServiceFile:
             flags=report.flags,
             user=launch.user,
             directory=launch.directory if launch.directory not in (None, "/") else None,
-            environment=report.steering,
+            environment={name: value for name, value in report.steering.items() if name not in launch.backend_environment},
             secrets=sorted(launch.secrets),
             secret_variables=report.secret,
             kept=len(report.kept),
-            comment=f"Written by fab adopt from process {server.main.pid} on port {server.port} in {target.place}.",
+            backend=launch.backend if server.launch_id is not None else None,
+            backend_flags=launch.backend_flags,
+            comment=f"Written by {written_by} from process {server.main.pid} on port {server.port} in {target.place}.",
         )
     )
 
@@ -190,7 +204,7 @@ def _differences(agent: Agent, target: Target, service: Service | None, report: 
 
 def _remarks(report: AdoptReport, file: ServiceFile, differences: Sequence[wire.Difference] | None) -> list[str]:
     remarks = list(file.remarks)
-    hidden = {"--" + name for name in report.launch.secrets} | set(report.secret)
+    hidden = {"--" + name for name in report.launch.secrets} | set(report.secret) | set(report.launch.backend_flags)
     left = [item.name for item in differences or () if item.name not in hidden]
     if left:
         remarks.append(f"a relaunch from this file would differ from what runs in: {', '.join(left)}")
@@ -198,6 +212,8 @@ def _remarks(report: AdoptReport, file: ServiceFile, differences: Sequence[wire.
         remarks.append("nobody could compare what runs with the file: correct it first, then fab relaunch --plan")
     remarks += [verdict.detail for verdict in report.verdicts]
     manager = report.server.manager
+    if report.server.launch_id is not None:
+        return remarks
     if manager.kind == wire.ManagerKind.SYSTEMD_UNIT:
         remarks.append(f"{manager.name} starts this server and goes on doing so; it is the way back, so no record is made")
     else:

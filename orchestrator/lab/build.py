@@ -17,7 +17,7 @@ from pathlib import Path
 import asyncssh
 import yaml
 
-from orchestrator.errors import ConfigError
+from orchestrator.config.shipped import SHIPPED_FOLDERS, shipped_profiles
 from orchestrator.lab.layout import ADDRESS, GPU_COUNT, HOSTS, TIME_SCALE, LabHost, Layout, Ports
 
 STANDIN = Path(__file__).parent / "standin"
@@ -41,9 +41,6 @@ _KERNEL_MODULES = {
 }
 """What a preflight looks for. Nothing here is marked for a compute capability: as in a fork, only the launch shows what works."""
 """What backend profiles ask the service's Python for."""
-
-_SHIPPED = {"backends": "auto.yml", "tuning": "observe.yml"}
-"""Folders of profiles that come with this program, and what is in each for certain."""
 
 _BELOW_EPHEMERAL = range(20000, 32000)
 
@@ -183,8 +180,8 @@ def write_inventory(layout: Layout, ports: Mapping[str, Ports]) -> None:
         _write_yaml(services / f"{host.service}.yml", _service(layout, host, ports[host.name]), about)
     lines = [f"[{ADDRESS}]:{ports[host.name].ssh} {public_key(layout, host.name)}\n" for host in HOSTS]
     (layout.inventory / "known_hosts").write_text("".join(lines), encoding="utf-8")
-    shipped = _shipped_profiles()
-    for folder in _SHIPPED:
+    shipped = shipped_profiles()
+    for folder in SHIPPED_FOLDERS:
         shutil.copytree(shipped / folder, layout.inventory / folder, dirs_exist_ok=True)
 
 
@@ -231,13 +228,3 @@ def _service(layout: Layout, host: LabHost, ports: Ports) -> dict[str, object]:
 def _write_yaml(path: Path, value: Mapping[str, object], comment: Iterable[str]) -> None:
     head = "".join(f"# {line}\n" for line in comment)
     path.write_text(head + yaml.safe_dump(value, sort_keys=False, width=140), encoding="utf-8")
-
-
-def _shipped_profiles() -> Path:
-    """The inventory folder that holds them: beside the package in a checkout, inside it where it was installed from a wheel."""
-    package = Path(__file__).parents[1]
-    candidates = [package.parent / "inventory", package / "inventory"]
-    for candidate in candidates:
-        if all((candidate / folder / name).is_file() for folder, name in _SHIPPED.items()):
-            return candidate
-    raise ConfigError("the profiles that come with this program are missing", evidence=[f"looked in {path}" for path in candidates])

@@ -7,7 +7,7 @@ The format is OpenSSH's known_hosts (sshd(8)): hashed names, ``[address]:port`` 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,6 +144,25 @@ def changed_keys(endpoint: Endpoint, offered: Sequence[paramiko.PKey], replaced:
         ],
         next_step=f"find out why; if the host was reinstalled: fab trust {endpoint.host} --replace",
     )
+
+
+def compared_keys(endpoint: Endpoint, offered: Sequence[paramiko.PKey], fingerprints: Collection[str]) -> list[paramiko.PKey]:
+    """Those of the offered keys that were compared elsewhere (``SHA256:...``).
+
+    Each key is asked for by a connection of its own, so one that is right proves nothing of the others.
+
+    Raises:
+        HostKeyError: there is none among them.
+    """
+    wanted = {item.strip().rstrip("=") for item in fingerprints}
+    found = [key for key in offered if key.fingerprint.rstrip("=") in wanted]
+    if not found:
+        raise HostKeyError(
+            f"{endpoint.host}: {endpoint.where} offers no key with a fingerprint that was given",
+            evidence=[*(f"offered: {describe_key(key)}" for key in offered), *(f"given:   {item}" for item in fingerprints)],
+            next_step="on its console: for f in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $f; done",
+        )
+    return found
 
 
 def _key_file(key: paramiko.PKey) -> str:

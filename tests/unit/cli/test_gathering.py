@@ -55,4 +55,4 @@ def test_help_tells_what_each_flag_is_for() -> None:
 
 
 def test_the_verbs_that_take_any_number_of_words() -> None:
-    assert GATHERING == {"show": "run", "report": "runs", "export": "runs", "docs": "topics"}
+    assert GATHERING == {"init": "address", "show": "run", "report": "runs", "export": "runs", "docs": "topics"}
