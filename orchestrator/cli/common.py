@@ -29,7 +29,9 @@ TARGET_FLAGS = {
     **SHARED_FLAGS,
 }
 GRACE_FLAG = {"grace": "Seconds from the end of the drain until SIGKILL, instead of the service's own (policy: grace)."}
-WAIT_FLAG = {"wait": "Seconds to wait for a change that is under way, telling whose it is; a person's lock is never waited for."}
+WAIT_FLAG = {
+    "wait": "Seconds to wait for a change that is under way, instead of ending with exit code 5; a person's lock is never waited for."
+}
 CHANGE_FLAGS = {
     "plan": "Show what would be done and stop: nothing is touched.",
     "yes": "Do not ask.",

@@ -94,6 +94,7 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         print(" ".join([f"Usage: {self.binary} {name}", *words, "[--options]\n"]))  # noqa: T201
         print("\n".join([textwrap.fill(about, 80), *(f"  {line}".rstrip() for line in examples), "", "Options:"]))  # noqa: T201
         self.print_columns(self.parser.contexts[name].help_tuples())
+        print(f"Exit codes: {self.binary} docs exit-codes\n")  # noqa: T201
 
     @contextmanager
     def _our_exit_codes(self) -> Iterator[None]:
