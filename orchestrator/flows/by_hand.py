@@ -107,6 +107,8 @@ python3 - "$LAUNCH" > /root/start-again.sh <<'END'
 import json, os, shlex, sys
 folder = sys.argv[1]
 launch = json.load(open(folder + "/launch.json"))
+if not os.path.exists(folder + "/environment"):
+    sys.exit("adopted, and never started by the program: its arguments, environment and secrets are in " + folder + "/launch.json")
 words, config = launch["arguments"], folder + "/config.yaml"
 if os.path.exists(config):   # it holds the API key, and all of a --config of its own
     own = words.index("--config") if "--config" in words else len(words)
