@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.flows.observer import Observers
     from orchestrator.flows.target import Target
 
-_ORDER_FLAGS = {"order": "The order, by its id; else the one at work, or the newest.", **TARGET_FLAGS}
+_ORDER_FLAGS = {"order": "Which change, by its order's id (fab status); else the one under way, or the newest.", **TARGET_FLAGS}
 
 
 @verb(flags=_ORDER_FLAGS)
@@ -24,7 +24,7 @@ def attach(
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
-    """Watch a change that was begun elsewhere or earlier, from its beginning; ends with its exit code."""
+    """Watch a change that was begun elsewhere or earlier, from its beginning to its end; the exit code is the change's."""
     from orchestrator.flows.attach import attach as run
 
     target = choose(inventory, host, service)
@@ -40,7 +40,7 @@ def resume(
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
-    """Take up a change that reads INTERRUPTED: it finishes or rolls back, by its own journal."""
+    """Take up a change that fab status shows as INTERRUPTED: it finishes or rolls back, as its journal on the box says."""
     from orchestrator.flows.attach import resume as run
 
     target = choose(inventory, host, service)

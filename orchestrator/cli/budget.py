@@ -11,7 +11,7 @@ from orchestrator.cli.measure import sizes
 
 @verb(
     flags={
-        "measured": "Run folder of measure whose steps are accounted for, by path or by its name in RUNS; else they are measured first.",
+        "measured": "A timing by measure to account for: its run folder, by path or name; else it is measured first.",
         "batch": "How many streams at once, with commas, where they are measured first.",
         "limit": "Seconds for timing the parts.",
         **TARGET_FLAGS,
@@ -27,7 +27,7 @@ def budget(
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
-    """Account for a decode step: floor, GEMM, all-reduce, rest; parts are timed beside the idle server; 9 when not to be believed."""
+    """Say where the time of a decode step goes: memory, multiplications, all-reduce, the rest, each timed alone beside the idle server."""
     from orchestrator.agent.wire_budget import SCHEMA
     from orchestrator.agent.wire_measure import SCHEMA as MEASURE_SCHEMA
     from orchestrator.cli.budget_text import budget_blocks

@@ -15,14 +15,21 @@ if TYPE_CHECKING:
     from orchestrator.flows.target import Target
 
 LAUNCH_FLAGS = {
-    "backend": "Backend profile, with overlays if wanted: flashinfer_cutedsl, or flashinfer_cutedsl+ep8 (see: fab backends).",
+    "backend": "Backend profile, with overlays if wanted, such as flashinfer_cutedsl, or flashinfer_cutedsl+ep8 (see: fab backends).",
     "force": "Overrule refused checks, except those that protect somebody else's work.",
     "measure": "Time decoding before and after.",
     **CHANGE_FLAGS,
 }
-_NEW_ONLY = {"measure": "Time decoding once the server is ready."}
-SEQUENTIAL_FLAG = {"sequential": "Start the new server after the old one's stop, also where it could start beside it."}
-DRIFT_FLAG = {"accept-drift": "Let go of differences between the running server and the service that no backend makes."}
+_NEW_ONLY = {
+    "backend": LAUNCH_FLAGS["backend"].replace(" (see:", "; else the service's own (see:"),
+    "measure": "Time decoding once the server is ready.",
+}
+SEQUENTIAL_FLAG = {
+    "sequential": "Stop the old server before the new one is started, also where there is room for both; nothing serves for longer."
+}
+DRIFT_FLAG = {
+    "accept-drift": "Go on although the running server differs from its file in more than the backend; what only it had is gone then."
+}
 
 
 @verb(flags={**LAUNCH_FLAGS, **SEQUENTIAL_FLAG, **GRACE_FLAG, **DRIFT_FLAG})

@@ -28,10 +28,12 @@ TARGET_FLAGS = {
     "service": "Service, by its inventory name; not needed when the host has one.",
     **SHARED_FLAGS,
 }
-GRACE_FLAG = {"grace": "Seconds from the end of the drain until SIGKILL, instead of the service's own."}
-WAIT_FLAG = {"wait": "Seconds to wait for an order at work, telling for whom; a person's lock is never waited for."}
+GRACE_FLAG = {"grace": "Seconds from the end of the drain until SIGKILL, instead of the service's own (policy: grace)."}
+WAIT_FLAG = {
+    "wait": "Seconds to wait for a change that is under way, instead of ending with exit code 5; a person's lock is never waited for."
+}
 CHANGE_FLAGS = {
-    "plan": "Show what would be done and stop.",
+    "plan": "Show what would be done and stop: nothing is touched.",
     "yes": "Do not ask.",
     "reason": "Why, for the journal and for whoever looks next.",
     **WAIT_FLAG,

@@ -15,7 +15,7 @@ from orchestrator.cli.edge import Call, verb
     positional=("first", "second"),
 )
 def compare(call: Call, first: str, second: str, invalid: bool = False, json: bool = False) -> int:
-    """Say whether the second is faster or slower than the first, by batch size, and what else differs; 9 when one is not to be believed."""
+    """Say whether the second is faster or slower than the first, by batch size, and what else differs. Exit 9: one can't be believed."""
     from orchestrator.cli.compare_text import comparison_blocks
     from orchestrator.cli.documents.comparing import Compared
     from orchestrator.flows.compare import compare as run

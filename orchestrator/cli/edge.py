@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import signal
 import sys
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.screen import Screen
     from orchestrator.results.runs import RunFolder
 
-_HELP, _DRY = {"--help", "-h"}, {"--dry", "-R"}
+HELP, _DRY = {"--help", "-h"}, {"--dry", "-R"}
 """Fabric's parser gives these to a flag that waits for its value."""
 
 Body = Callable[..., int | None]
@@ -200,7 +201,7 @@ def verb(
         @functools.wraps(body)
         def run(context: Context, **given: Any) -> None:
             sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # invoke turned it off: slow starts for good
-            as_json, asks_help = bool(given.pop("json", False)), any(text in _HELP for text in _texts(given))
+            as_json, asks_help = bool(given.pop("json", False)), any(text in HELP for text in _texts(given))
             call = Call(name, as_json=as_json and not asks_help)
             if asks_help:
                 code = guarded(call, lambda: front_end.print_task_help(name))
@@ -215,7 +216,7 @@ def verb(
             iterable=list(several),
             optional=list(optional),
             auto_shortflags=False,
-            help=dict(flags or {}),
+            help=_with_defaults(flags or {}, body),
             name=name.rpartition(".")[2],
             klass=_Task,
         )(run)
@@ -228,6 +229,15 @@ def verb(
         return task
 
     return decorate
+
+
+def _with_defaults(flags: Mapping[str, str], body: Body) -> dict[str, str]:
+    """The help of each flag, and what it is where it is not given."""
+    defaults = {name.strip("_").replace("_", "-"): item.default for name, item in inspect.signature(body).parameters.items()}
+    given = {name: defaults.get(name) for name in flags}
+    return {
+        name: f"{text} Default: {given[name]}." if isinstance(given[name], str) and given[name] else text for name, text in flags.items()
+    }
 
 
 def understood(context: Context, flags: dict[str, Any], *, many_hosts: bool = False) -> dict[str, Any]:

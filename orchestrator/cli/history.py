@@ -43,7 +43,7 @@ def history(
     rebuild: bool = False,
     json: bool = False,
 ) -> None:
-    """List what was run: when, what, where, how it ended, how long it was dark, how fast the server decodes."""
+    """List what was run: when, what, where, how it ended, how long nothing served, how fast the server decodes."""
     from orchestrator.cli.documents.runs import History, RunListed, Unreadable
     from orchestrator.cli.history_text import history_blocks
     from orchestrator.flows.history import history as look

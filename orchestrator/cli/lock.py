@@ -37,7 +37,7 @@ def acquire(
 
 @verb(title="lock.status", flags=TARGET_FLAGS)
 def status(call: Call, host: str | None = None, service: str | None = None, inventory: str | None = None, json: bool = False) -> None:
-    """Show who keeps changes of a service away: a person, an order at work, or an order of another service on its GPUs."""
+    """Show who keeps changes of a service away: a person, a change under way, or a change of another service on its GPUs."""
     from orchestrator.cli.documents.changes import Lock
     from orchestrator.cli.status_text import lock_blocks
     from orchestrator.flows.locks import status as look

@@ -31,7 +31,7 @@ def measure(
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
-    """Time decoding by batch size, next to the server, with what the numbers depend on; 9 when they are not to be believed."""
+    """Time decoding by batch size, on the box itself, with what the numbers depend on. Exit code 9: they are not to be believed."""
     from orchestrator.cli.documents.timing import Measured
     from orchestrator.cli.measure_text import floor_blocks, floor_found, measure_blocks
     from orchestrator.flows.measure import MeasureOptions

@@ -25,7 +25,7 @@ def preflight(
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
-    """Check whether a relaunch could go well, while nothing changes: what speaks against it is exit 3."""
+    """Check whether a relaunch could go well, and change nothing. Exit code 3: something speaks against it."""
     from orchestrator.flows.order import Options
     from orchestrator.flows.preflight import preflight as run
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FLAGS = {
     "host": "Hosts by their inventory names, with commas, or all (as Fabric's -H); not needed when there is one.",
     "profile": "Tuning profile, instead of the host's own (tuning: in hosts.yml).",
-    "check": "Only say whether the host has drifted; 8 when it has. Nothing is written.",
+    "check": "Only say whether the host has drifted (exit code 8). Nothing is written.",
     "plan": "Show what would be done, with the commands by hand, and stop. Nothing is written.",
     "persist": "Also have the profile applied at each boot, before any guest starts.",
     "unpersist": "Apply nothing at boot any more; knobs stay as they are.",
@@ -59,7 +59,7 @@ def prep(
 
     fab prep --host gpu1 --plan        what would be done; writes nothing
     fab prep --host gpu1,gpu2          do it, on many at the same time
-    fab prep --host all --check        8 when one has drifted
+    fab prep --host all --check        exit code 8 when one has drifted
     """
     given = {"check": check, "plan": plan, "persist": persist, "unpersist": unpersist, "revert": revert}
     _refuse_contradictions(given)

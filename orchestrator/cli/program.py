@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import inspect
 import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +26,7 @@ from orchestrator.cli.gathering import GatheringParser
 from orchestrator.cli.tasks import namespace
 from orchestrator.errors import InterruptedByOperatorError, OrchestratorError, UsageError
 
+_LACKING = re.compile(r"'([^']+)' did not receive required positional arguments")
 _NO_COMMANDS = "this program runs no commands of your own: nothing can follow --"
 
 
@@ -54,7 +57,14 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         if self.core.remainder and not self.args.complete.value:
             raise self._refused(UsageError(_NO_COMMANDS))
         with self._our_exit_codes():
-            super().parse_tasks()
+            try:
+                super().parse_tasks()
+            except ParseError as error:
+                verb = _asked_about(error, self.core.unparsed)
+                if verb is None:
+                    raise
+                self.print_task_help(verb)
+                raise Exit from None
 
     def parse_cleanup(self) -> None:
         with self._our_exit_codes():
@@ -75,6 +85,18 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         self.print_columns(flags)
         if bundled:
             self.list_tasks()
+
+    def print_task_help(self, name: str) -> None:
+        """What a verb does, what it takes, and each of its flags."""
+        task = self.collection[name]
+        words = [word.upper() for word in task.positional]
+        if name in edge.GATHERING:
+            words.append(f"[{edge.GATHERING[name].upper()} ...]")
+        about, *examples = (inspect.getdoc(task) or "").splitlines()
+        print(" ".join([f"Usage: {self.binary} {name}", *words, "[--options]\n"]))  # noqa: T201
+        print("\n".join([textwrap.fill(about, 80), *(f"  {line}".rstrip() for line in examples), "", "Options:"]))  # noqa: T201
+        self.print_columns(self.parser.contexts[name].help_tuples())
+        print(f"Exit codes: {self.binary} docs exit-codes\n")  # noqa: T201
 
     @contextmanager
     def _our_exit_codes(self) -> Iterator[None]:
@@ -109,6 +131,12 @@ def _verb(word: str) -> str | None:
         return None
 
 
+def _asked_about(error: ParseError, argv: Sequence[str]) -> str | None:
+    """The verb whose help was asked for where invoke's parser takes ``--help`` for the first of the words that the verb needs."""
+    lacking = _LACKING.match(str(error))
+    return lacking.group(1) if lacking is not None and edge.HELP & set(argv) else None
+
+
 def _meant(problem: str, argv: Sequence[str]) -> str | None:
     """The words to type where one that is no verb names something in the inventory; None where it does not, or nobody can say."""
     from orchestrator.cli.common import load
@@ -135,9 +163,9 @@ _NAMED_BY = {"runbook.show": "runbook.list", "runbook.run": "runbook.list", "tru
 
 
 def _names_of(problem: str) -> str | None:
-    """The verb that lists what a verb without its name could be given; None where nothing does."""
-    lacking = re.match(r"'([^']+)' did not receive required positional arguments", problem)
-    return None if lacking is None else _NAMED_BY.get(lacking.group(1))
+    """The words to type where a verb lacks a word that it needs: the verb that lists what it could be, else its help."""
+    lacking = _LACKING.match(problem)
+    return None if lacking is None else _NAMED_BY.get(lacking.group(1), f"{lacking.group(1)} --help")
 
 
 def adopt(front_end: Any) -> None:

@@ -16,7 +16,7 @@ def status(
     inventory: str | None = None,
     json: bool = False,
 ) -> None:
-    """Show what runs, how it is, the newest order, and what tunes the host at boot. Reports, and judges nothing."""
+    """Show what runs, how it is, the newest change, and what tunes the host at boot. Reports, and judges nothing."""
     from orchestrator.cli.documents.reading import Status
     from orchestrator.cli.status_text import boot_blocks, status_blocks
     from orchestrator.flows.status import host_status
@@ -84,7 +84,7 @@ def doctor(
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
-    """Diagnose host, container and service, and change nothing; 3 when a relaunch would be refused."""
+    """Diagnose host, container and service, and change nothing. Exit code 3: a relaunch would be refused."""
     from orchestrator.cli.doctor_text import diagnosis_blocks
     from orchestrator.cli.documents.diagnosis import Doctor
     from orchestrator.flows.doctor import doctor as diagnose

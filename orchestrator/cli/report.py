@@ -72,7 +72,7 @@ def export(
     host: str | None = None,
     json: bool = False,
 ) -> None:
-    """Write decode timings as JSON lines, in the words of SGLang's own benchmark; 9 when one is not to be believed."""
+    """Write decode timings as JSON lines, in the words of SGLang's own benchmark. Exit code 9: one is not to be believed."""
     from orchestrator.cli.blocks import Line
     from orchestrator.cli.documents.runs import Exported
     from orchestrator.flows.report import chosen_runs, export_lines, write_whole

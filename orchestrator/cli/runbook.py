@@ -84,7 +84,7 @@ def show(
         "plan": "Show the steps with what they would be given, and stop.",
         "yes": "Do not ask before each step; steps that a person does by hand are asked about all the same.",
         "done": "Manual steps that have been done by hand already, by their ids with commas.",
-        "from": "Begin at this step.",
+        "from": "Begin at this step, by its id; those before it are left out.",
         "resume": "Go on with the newest run of this runbook here, after its last step that ended well.",
         **_SET_FLAG,
         **TARGET_FLAGS,
@@ -108,7 +108,7 @@ def run(
 
     fab runbook.run switch-backend --set backend=cutlass --host gpu1 --plan
     fab runbook.run switch-backend --set backend=cutlass --host gpu1
-    fab runbook.run switch-backend --host gpu1 --resume     after it was left or has failed
+    fab runbook.run switch-backend --host gpu1 --resume   where it was left
     """
     from orchestrator.cli.runbook_run import Session
     from orchestrator.flows.runbook import Way, filled_in

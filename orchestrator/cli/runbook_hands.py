@@ -109,6 +109,16 @@ class TerminalHands:
         text = answer.getvalue()
         return Ended(words.EXIT_VERDICTS.get(code, words.FAILED), code, run, json.loads(text) if text else None)
 
+    def unfinished(self, verb: str, service: str | None) -> str | None:
+        from orchestrator.results.sweep_journal import find_sweep
+
+        assert verb == "sweep"
+        target = self._subject.target(service)
+        try:
+            return str(find_sweep(None, target.host.name, target.service.name))
+        except UsageError:
+            return None
+
     def check(self, name: str, service: str | None, arguments: Mapping[str, str]) -> Ended:
         found = make_check(self.view(service), name, arguments)
         verdict = words.HOLDS if found.holds else words.DOES_NOT_HOLD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.runbook_text import check_words, command_line
@@ -50,6 +50,7 @@ def _preamble(playbook: Playbook, inputs: Mapping[str, str], subject: Subject | 
     host, place = _logins(target)
     yield from ["Open two shells as root, one on the host and one where SGLang runs:", "", "```sh"]
     yield from ["# on the host", host, "# where SGLang runs", place, "```", "", "Paste this in both:", "", "```sh"]
+    yield "export SYSTEMD_PAGER=cat   # a pager would take the rest of what is pasted for its own commands"
     yield from _variables(target)
     for name, item in playbook.inputs.items():
         value = inputs.get(name, item.default)
@@ -140,15 +141,28 @@ def _what(step: Step, verbs: Verbs, subject: Subject | None) -> Iterator[str]:
 
 
 def _blocks(typed: list[Typed]) -> Iterator[str]:
-    """Commands in blocks, one for what is typed in one place after another."""
-    together: list[Typed] = []
+    """Commands in blocks that are pasted one after another; a new place is named."""
+    place = None
     for item in typed:
-        if together and together[-1].at == item.at:
-            together[-1] = Typed(item.at, together[-1].text.rstrip("\n") + "\n" + item.text)
-        else:
-            together.append(item)
-    for item in together:
-        yield from [f"{_WHERE[item.at][0].upper()}{_WHERE[item.at][1:]}:", "", "```sh", *item.lines, "```", ""]
+        if item.at != place:
+            yield from [f"{_WHERE[item.at][0].upper()}{_WHERE[item.at][1:]}:", ""]
+            place = item.at
+        for lines in _pastes(item.lines):
+            yield from ["```sh", *lines, "```", ""]
+
+
+def _pastes(lines: Sequence[str]) -> list[list[str]]:
+    """Lines as what is pasted at once: a comment of its own begins one, as it says what to decide or to look at before that."""
+    pastes: list[list[str]] = []
+    for line in lines:
+        begins = line.startswith("#") and (not pastes or not pastes[-1][-1].startswith("#"))
+        if begins or not pastes:
+            pastes.append([])
+        pastes[-1].append(line)
+    *whole, last = pastes
+    if whole and all(line.startswith("#") for line in last):
+        return [*whole[:-1], [*whole[-1], *last]]
+    return pastes
 
 
 def _word(value: Value) -> str | bool:

@@ -31,7 +31,7 @@ def show_blocks(file: PlaybookFile, verbs: Verbs, inputs: Mapping[str, str], tar
     blocks: list[Block] = [Line(f"{playbook.name}: {playbook.title}", "strong"), Line(f"when: {playbook.when}")]
     for name, item in playbook.inputs.items():
         value = inputs.get(name, item.default)
-        blocks.append(Line(f"input {name}: {item.about} ({'to be set' if value is None else value!r})"))
+        blocks.append(Line(f"input {name}: {item.about} ({'to be set' if value is None else repr(value)})"))
     for number, step in enumerate(playbook.steps, 1):
         blocks += [Line(), *_step_blocks(step, number, len(playbook.steps), verbs, inputs, target)]
     return blocks

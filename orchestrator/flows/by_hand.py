@@ -55,46 +55,76 @@ cat "$STATE/held.json" 2>/dev/null   # a person's lock: who, why
 )
 
 _KEEP = (
-    "# find it, and keep how it was started\n"
+    "# find it, and keep how it was started; where there is none, go on with its start\n"
     + _FIND
     + """\
-mkdir -m 700 -p /root/before && cp "/proc/$PID/cmdline" "/proc/$PID/environ" /root/before/   # how to start it again
-readlink "/proc/$PID/cwd" > /root/before/cwd; ps -o unit= -p "$PID"   # somebody's unit? Then: systemctl stop UNIT, and start it later
+mkdir -m 700 -p /root/before && cp "/proc/${PID:?there is none}/cmdline" "/proc/$PID/environ" /root/before/   # secrets are in them
+readlink "/proc/${PID:?there is none}/cwd" > /root/before/cwd; ps -o user= -p "$PID" > /root/before/user
+ps -o unit= -p "${PID:?there is none}"   # somebody's unit? Then: systemctl stop UNIT, and start it later
 """
 )
 
-_STOP = """\
-# stop it; leave this out where the server is "none"
+
+def _stop(seconds: str) -> str:
+    """The end of a server that :data:`_KEEP` has found; SIGKILL may follow after that many seconds."""
+    return f"""\
+# stop it
 rm -f "$STATE/boot"   # from now on no unit of ours starts it again
-SID=$(ps -o sid= -p "$PID" | tr -d ' ')
-kill -TERM "$PID"   # the main process alone: it drains. SIGTERM to the group cuts every stream
-for second in $(seq 55); do kill -0 "$PID" 2>/dev/null || break; sleep 1; done   # it polls every 5 s, its schedulers have 15 s
-ps -o pid,stat,etime,args -s "$SID"   # what is left. A shell of yours in the list stays; the rest: kill -KILL PID PID ...
+SID=$(ps -o sid= -p "${{PID:?there is none}}" | tr -d ' ')
+kill -TERM "${{PID:?there is none}}"   # the main process alone: it drains. SIGTERM to the group cuts every stream
+for second in $(seq {seconds}); do kill -0 "${{PID:?}}" 2>/dev/null || break; sleep 1; done   # it polls every 5 s, its schedulers have 15 s
+ps -o pid,stat,etime,args -s "${{SID:?}}"   # what is left. A shell of yours in the list stays; the rest: kill -KILL PID PID ...
+# look that nothing is left
 ss -Hltn "sport = :$PORT"   # must show nothing
 nvidia-smi --query-gpu=index,memory.used --format=csv   # must be back at what it was; that can take 60 s after a SIGKILL
 """
 
-_WHICH = """\
+
+_PATIENT = "55"
+
+
+def _stop_within(arguments: Arguments) -> str:
+    grace = arguments.get("grace", _PATIENT)
+    return _KEEP + _stop(f'"{grace}"' if str(grace).startswith("$") else str(grace))
+
+
+_REMEMBERED_LAUNCHES = """\
 # which launch: those with a verified.json were proven to serve; the last line names the one that was last
 ls -t "$STATE"/launches/*/verified.json; cat "$STATE/verified"
+"""
+
+_CHOOSE = """\
+# choose one
 LAUNCH="$STATE/launches/FILL_IN"   # after a crash or a reboot the last one; to go back from what serves, one before it
 """
 
 _AGAIN = """\
-# start it again
-cat "$STATE/verified" > "$STATE/boot" && systemctl start "orchestrator-$SERVICE.service"   # only the last one, where there is this unit
-# any other, and without systemd, from its record:
-python3 -c 'import json, shlex, sys
-launch = json.load(open(sys.argv[1]))
-print(shlex.join([launch["python"], *launch["entry"], *launch["arguments"]]))' "$LAUNCH/launch.json"
-ls "$LAUNCH/config.yaml"   # where it is there, add: --config "$LAUNCH/config.yaml" (it holds the API key)
-set -a; . "$LAUNCH/environment"; set +a
-setsid nohup COMMAND > "/var/log/sglang-$SERVICE.log" 2>&1 < /dev/null &   # COMMAND: what was printed
+# start it again. The one that was last, where there is a unit whose description names it:
+systemctl show --property Description "orchestrator-$SERVICE.service"
+cat "$STATE/verified" > "$STATE/boot" && systemctl start "orchestrator-$SERVICE.service"; LOG="$LAUNCH/server.log"
+# any other, and without systemd, from its record. Read the script before it is run
+python3 - "$LAUNCH" > /root/start-again.sh <<'END'
+import json, os, shlex, sys
+folder = sys.argv[1]
+launch = json.load(open(folder + "/launch.json"))
+if not os.path.exists(folder + "/environment"):
+    sys.exit("adopted, and never started by the program: its arguments, environment and secrets are in " + folder + "/launch.json")
+words, config = launch["arguments"], folder + "/config.yaml"
+if os.path.exists(config):   # it holds the API key, and all of a --config of its own
+    own = words.index("--config") if "--config" in words else len(words)
+    words = words[:own] + words[own + 2:] + ["--config", config]
+words = ["runuser", "-u", launch.get("user") or "root", "--", launch["python"], *launch["entry"], *words]
+print("set -a; .", shlex.quote(folder + "/environment") + "; set +a; cd", shlex.quote(launch.get("directory") or "/"))
+print("exec", shlex.join(words))
+END
+cat /root/start-again.sh
+# run it; no unit starts it again until fab boot --on
+LOG="/var/log/sglang-$SERVICE.log"; setsid nohup sh /root/start-again.sh > "$LOG" 2>&1 < /dev/null &
 """
 
 _READY = """\
 # prove it
-tail -n 5 "/var/log/sglang-$SERVICE.log"   # neither "fired up" nor a 200 alone proves it: an old server may answer on that port
+tail -n 5 "$LOG"   # neither "fired up" nor a 200 alone proves it: an old server may answer on that port
 until curl -fsS -m 30 "http://127.0.0.1:$PORT/health"; do sleep 5; done; echo healthy
 ss -Hltnp "sport = :$PORT"   # the process that you started
 curl -fsS -m 120 "http://127.0.0.1:$PORT/generate" -H 'Content-Type: application/json' \\
@@ -104,22 +134,41 @@ curl -fsS -m 120 "http://127.0.0.1:$PORT/generate" -H 'Content-Type: application
 _KEY = '# with an API key every curl but /health needs: -H "Authorization: Bearer $KEY"\n'
 
 
+def _rollback(arguments: Arguments) -> str:
+    if arguments.get("list"):
+        return _REMEMBERED_LAUNCHES
+    return _REMEMBERED_LAUNCHES + _CHOOSE + _stop_within(arguments) + _AGAIN + _READY + _KEY
+
+
 def _with_backend(arguments: Arguments) -> str:
     backend = arguments.get("backend", "BACKEND")
     return f"""\
-# start the new one
-mapfile -d '' -t COMMAND < /root/before/cmdline; printf '%q ' "${{COMMAND[@]}}"; echo
+# write a script that starts the same again
+python3 - > /root/before/start.sh <<'END'
+import shlex
+def words(name):
+    return open("/root/before/" + name).read().split("\\0")[:-1]
+def line(name):
+    return open("/root/before/" + name).readline().strip()
+kept = [word for word in words("environ") if not word.startswith("ORCHESTRATOR_LAUNCH=")]   # it is another launch
+print("cd", shlex.quote(line("cwd")))
+print("exec runuser -u", shlex.quote(line("user")), "-- env -i", shlex.join(kept), "\\\\")
+print(" ", shlex.join(words("cmdline")))
+END
 # change only what the profile {backend} sets: its flags are in inventory/backends/, and SGLang takes a wrong abbreviation for another flag
-setsid nohup COMMAND > "/var/log/sglang-$SERVICE.log" 2>&1 < /dev/null &   # COMMAND: the line above with those flags
+${{EDITOR:-vi}} /root/before/start.sh
+# start the new one
+LOG="/var/log/sglang-$SERVICE.log"; setsid nohup sh /root/before/start.sh > "$LOG" 2>&1 < /dev/null &
 """
 
 
 def _launch(arguments: Arguments) -> str:
     return """\
 ss -Hltn "sport = :$PORT"   # must show nothing
-# flags: arguments: of the service's file, and what its backend profile sets
+# start it. FLAGS: arguments: of the service's file, and what its backend profile sets
+LOG="/var/log/sglang-$SERVICE.log"
 setsid nohup env SPT_NOENV=1 no_proxy=127.0.0.1,localhost "$PYTHON" -m sglang.launch_server --model-path "$MODEL" --port "$PORT" \\
-  FLAGS > "/var/log/sglang-$SERVICE.log" 2>&1 < /dev/null &
+  FLAGS > "$LOG" 2>&1 < /dev/null &
 """
 
 
@@ -167,11 +216,33 @@ for gpu in $(lspci -Dd 10de: | grep -iE 'vga|3d' | cut -d' ' -f1); do lspci -s "
 
 
 def _measure(arguments: Arguments) -> str:
-    sizes = str(arguments.get("batch", "1,4,16")).replace(",", " ")
+    given = str(arguments.get("batch", "1,4,16"))
+    sizes = f"${{{given[1:]}//,/ }}" if given.startswith("$") else given.replace(",", " ")
     return f"""\
 "$PYTHON" -m sglang.bench_one_batch_server --model None --base-url "http://127.0.0.1:$PORT" --batch-size {sizes} \\
   --input-len 256 --output-len 256 --show-report   # without --base-url it would time whatever it finds; do it three times
 nvidia-smi --query-gpu=index,clocks.sm,power.draw,pcie.link.gen.current,clocks_event_reasons.active --format=csv   # while it runs
+"""
+
+
+def _sweep(arguments: Arguments) -> str:
+    backends = arguments.get("backends", "BACKENDS")
+    head = f"# for each of {backends} in turn, then backwards (A B B A), all that follows; at the end once more for what served before\n"
+    return head + _stop_within(arguments) + _with_backend({}) + _READY + "# time it\n" + _measure(arguments) + _KEY
+
+
+_BUDGET = """\
+du -sh "$MODEL"   # a step reads this, divided by the GPUs, once (of a mixture of experts only those that are chosen, at small batches)
+nvidia-smi --query-gpu=index,name,clocks.mem,clocks.max.mem --format=csv   # by the bandwidth: the time that no step can be faster than
+nvidia-smi topo -m   # what an all-reduce goes over: NV# is NVLink, PIX and PXB a PCIe switch, SYS the link between the sockets
+"""
+
+_PROFILE = """\
+curl -fsS -m 300 "http://127.0.0.1:$PORT/generate" -H 'Content-Type: application/json' \\
+  -d '{"text": "Count to a thousand.", "sampling_params": {"max_new_tokens": 512, "ignore_eos": true}}' > /dev/null &
+curl -fsS -X POST "http://127.0.0.1:$PORT/start_profile" -H 'Content-Type: application/json' \\
+  -d '{"output_dir": "/tmp/sglang-trace", "num_steps": 8, "activities": ["CPU", "GPU"]}'   # it ends by itself after 8 steps
+wait; ls -l /tmp/sglang-trace   # *.trace.json.gz, one a rank: open one in ui.perfetto.dev, and remove them after
 """
 
 
@@ -182,9 +253,12 @@ def _compare(arguments: Arguments) -> str:
 """
 
 
-_LOCK = """\
-echo "$(whoami)@$(hostname) $(date -u +%FT%TZ): WHY" > "$STATE/BY-HAND"   # no program minds this: tell the others as well
+def _lock(arguments: Arguments) -> str:
+    why = arguments.get("message", "WHY")
+    return f"""\
+echo "$(whoami)@$(hostname) $(date -u +%FT%TZ): {why}" > "$STATE/BY-HAND"   # no program minds this: tell the others as well
 """
+
 
 _CAN_COME_BACK = """\
 cat "$STATE/boot"; systemctl is-enabled "orchestrator-$SERVICE.service"   # a launch's id, and enabled: it comes back by itself
@@ -197,10 +271,10 @@ _VERBS: Mapping[str, tuple[tuple[At, _Text], ...]] = {
     "logs": (("place", 'tail -n 200 "$STATE/launches/$(ls -t "$STATE/launches" | head -n 1)/server.log"   # it may show the API key\n'),),
     "doctor": (("host", _DOCTOR_HOST), ("place", _CUDA)),
     "preflight": (("place", _preflight),),
-    "relaunch": (("place", _KEEP + _STOP), ("place", _with_backend), ("place", _READY + _KEY)),
+    "relaunch": (("place", _stop_within), ("place", _with_backend), ("place", _READY + _KEY)),
     "launch": (("place", _launch), ("place", _READY + _KEY)),
-    "teardown": (("place", _KEEP + _STOP),),
-    "rollback": (("place", _WHICH + _KEEP + _STOP), ("place", _AGAIN), ("place", _READY + _KEY)),
+    "teardown": (("place", _stop_within),),
+    "rollback": (("place", _rollback),),
     "resume": (
         (
             "place",
@@ -211,10 +285,13 @@ _VERBS: Mapping[str, tuple[tuple[At, _Text], ...]] = {
     ),
     "prep": (("host", _PREP), ("host", _PREP_READ)),
     "measure": (("place", _measure),),
+    "sweep": (("place", _sweep),),
+    "budget": (("place", _BUDGET),),
+    "profile": (("place", _PROFILE),),
     "compare": (("here", _compare),),
     "adopt": (("place", _KEEP + 'tr "\\0" " " < /root/before/cmdline; echo   # arguments: of a new file in inventory/services/\n'),),
     "boot": (("place", _CAN_COME_BACK),),
-    "lock.acquire": (("place", _LOCK),),
+    "lock.acquire": (("place", _lock),),
     "lock.release": (("place", 'cat "$STATE/BY-HAND"; rm -f "$STATE/BY-HAND"\n'),),
     "lock.status": (("place", 'cat "$STATE/held.json" "$STATE/BY-HAND" 2>/dev/null\n'),),
 }

@@ -10,6 +10,7 @@ import enum
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.config import playbook_words as words
@@ -20,6 +21,8 @@ from orchestrator.results.runs import operator_name
 
 CHANGES = ("relaunch", "launch", "teardown", "rollback")
 """Verbs that submit an order, which goes on on the box when this end is cut off."""
+RESUMABLE = ("sweep",)
+"""Verbs of many orders, which keep a journal of their own and are taken up again by their ``--resume``."""
 INTERRUPTED_CODE = 130
 LOOK_SECONDS = 5.0
 """How long one look counts while no step was taken since."""
@@ -86,6 +89,9 @@ class Hands(Protocol):
 
     def perform(self, verb: str, arguments: Mapping[str, Any], confirm: Confirm) -> Ended:
         """Run a verb; it asks by `confirm` where it would ask a person."""
+
+    def unfinished(self, verb: str, service: str | None) -> str | None:
+        """The run folder of the newest run of a :data:`RESUMABLE` verb that has not come to its end; None where there is none."""
 
     def check(self, name: str, service: str | None, arguments: Mapping[str, str]) -> Ended:
         """Make a check."""
@@ -305,7 +311,19 @@ class Walk:
             taken_up = self._taken_up(step, cut_off, view) if view is not None else None
             if taken_up is not None:
                 return taken_up
+        unfinished = self._unfinished(step) if cut_off is not None and cut_off.step == step.id else None
+        if unfinished is not None:
+            arguments = {**{name: value for name, value in arguments.items() if name == "service"}, "resume": unfinished}
         return self._verb(step, step.verb, arguments, view)
+
+    def _unfinished(self, step: Step) -> str | None:
+        """The run folder that this step had begun when it was cut off; None where none was, or its verb begins anew."""
+        assert step.verb is not None
+        assert self.way.before is not None
+        found = self.hands.unfinished(step.verb, self._service(step)) if step.verb in RESUMABLE else None
+        if found is None or Path(found).name.partition("-")[0] < self.way.before.path.name.partition("-")[0]:
+            return None  # an older one is somebody's, and nothing of this runbook
+        return found
 
     def _manual(self, step: Step) -> Ended:
         if step.id in self.way.done:

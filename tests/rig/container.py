@@ -33,6 +33,7 @@ lxc.apparmor.profile = unconfined
 lxc.mount.auto = cgroup:mixed proc:mixed sys:mixed
 lxc.mount.entry = /usr usr none ro,bind 0 0
 lxc.tty.max = 1
+lxc.pty.max = 1024
 lxc.autodev = 1
 lxc.init.cmd = /lib/systemd/systemd
 """

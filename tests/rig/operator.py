@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.rig.documents import checked
+from tests.rig.terminal import Reply, answer_steps
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,16 @@ class Operator:
             timeout=timeout,
             check=False,
         )
+
+    def answer(self, verb: str, *flags: str, replies: Mapping[str, Reply], timeout: float = 300.0) -> tuple[int, str]:
+        """Run a runbook on a terminal; see :func:`tests.rig.terminal.answer_steps`."""
+        argv = [part for part in self._argv(verb, *flags) if part != "--json"]
+        return answer_steps(argv, {**self._environment(), "ORCHESTRATOR_RUNS": str(self.runs)}, replies, timeout)
+
+    @property
+    def runs(self) -> Path:
+        """Where the run folders lie."""
+        return self.home / "runs"
 
     @contextmanager
     def watching(self, verb: str, *flags: str) -> Iterator[Running]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -171,13 +172,18 @@ def test_wrong_usage_is_exit_2_with_a_sentence(front_end: FrontEnd, words: list[
         ["trust", "--help"],
         ["--help", "teardown"],
         ["lab.up", "-h"],
+        ["compare", "--help"],
+        ["compare", "-h"],
+        ["report", "--help"],
     ],
     ids=" ".join,
 )
 def test_help_is_shown_wherever_it_is_asked_for(front_end: FrontEnd, words: list[str]) -> None:
     done = front_end.run(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Docstring:" in done.stdout
+    verb = next(word for word in words if not word.startswith("-"))
+    assert re.match(rf"Usage: \S+ {verb} .*\[--options\]\n\n", done.stdout)
+    assert "\nOptions:\n" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["-H", "gpu1", "status"], ["status", "--host", "gpu1"]], ids=" ".join)

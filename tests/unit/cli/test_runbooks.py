@@ -246,8 +246,20 @@ def test_the_rendered_runbooks_are_not_stale() -> None:
     assert not stale, f"docs/runbooks is stale ({', '.join(stale)}): run `make runbooks`"
 
 
+def blocks(path: Path) -> list[str]:
+    """What is pasted at once."""
+    return re.findall(r"^```sh\n(.*?)^```$", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_a_stop_is_looked_at_before_a_start() -> None:
+    """What is pasted whole must not go on over a server that did not end."""
+    for path in sorted(DOCS.glob("*.md")):
+        for block in blocks(path):
+            assert not ("kill -TERM" in block and re.search(r"setsid nohup|systemctl start", block)), (path.name, block)
+
+
 def test_what_is_to_be_typed_is_a_shells_language() -> None:
     for path in sorted(DOCS.glob("*.md")):
-        for block in re.findall(r"^```sh\n(.*?)^```$", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL):
+        for block in blocks(path):
             checked = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
             assert checked.returncode == 0, (path.name, block, checked.stderr)

@@ -12,7 +12,7 @@ from orchestrator.config import playbook_words as words
 from orchestrator.config.playbook_files import load_playbook, load_playbooks, playbook_paths, read_playbook, shipped_folder
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.flows.by_hand import check_by_hand, verb_by_hand
-from orchestrator.flows.runbook import CHANGES
+from orchestrator.flows.runbook import CHANGES, RESUMABLE
 from orchestrator.flows.runbook_facts import CHECKS, FACTS
 
 ROOT = Path(__file__).parents[3]
@@ -59,9 +59,18 @@ def test_what_a_shipped_step_is_by_hand_is_known() -> None:
                 assert verb_by_hand(step.verb, {}), f"{file.path}: nobody has written down what {step.verb} is by hand"
             if step.check is not None:
                 assert check_by_hand(step.check, {}), f"{file.path}: nobody has written down how {step.check} is checked by hand"
-        changes = [number for number, step in enumerate(file.playbook.steps) if step.verb in CHANGES]
+        changes = [number for number, step in enumerate(file.playbook.steps) if step.verb in (*CHANGES, *RESUMABLE)]
         looks = [number for number, step in enumerate(file.playbook.steps) if step.check == "serves"]
         assert not changes or max(looks) > max(changes), f"{file.path}: nobody looks whether it serves after the last change"
+
+
+def test_what_only_looks_stops_nothing_by_hand_either() -> None:
+    for file in load_playbooks(None, verb_flags()):
+        for step in file.playbook.steps:
+            if step.verb is None or (step.verb in CHANGES and not step.arguments.get("list")):
+                continue
+            typed = "\n".join(item.text for item in verb_by_hand(step.verb, dict.fromkeys(step.arguments, True)))
+            assert step.verb in RESUMABLE or "kill -TERM" not in typed, (file.path, step.id)
 
 
 def test_runbooks_that_a_playbook_sends_to_exist_with_their_flags() -> None:
@@ -91,7 +100,7 @@ def test_every_word_can_be_read_and_every_finding_is_one_of_the_doctors() -> Non
     sources = [path.read_text(encoding="utf-8") for part in ("agent", "flows") for path in (ROOT / "orchestrator" / part).glob("*.py")]
     told = set(re.findall(r'"([a-z_]+)"', "\n".join(text for text in sources if "Verdict(" in text or "check" in text)))
     assert set(words.FINDINGS) <= told
-    assert set(CHANGES) <= set(verb_flags())
+    assert {*CHANGES, *RESUMABLE} <= set(verb_flags())
 
 
 def test_ones_own_playbook_counts_instead_of_a_shipped_one_of_its_name(tmp_path: Path) -> None:

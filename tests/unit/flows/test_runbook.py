@@ -46,6 +46,7 @@ class RememberingHands:
         self.ends: dict[str, Ended | Exception] = {}
         self.answers: dict[str, Answer] = {}
         self.order = NewestOrder(None, "none", "")
+        self.left_over: str | None = None
         self.looks = 0
         self.took: list[str] = []
         self.asked: list[tuple[str, str]] = []
@@ -76,6 +77,9 @@ class RememberingHands:
         if verb in ASKING and not confirm(f"{verb} now?"):
             return Ended("refused", 3)
         return self._end(verb)
+
+    def unfinished(self, verb: str, service: str | None) -> str | None:
+        return self.left_over
 
     def check(self, name: str, service: str | None, arguments: Mapping[str, str]) -> Ended:
         self.took.append(f"check {name}")
@@ -330,6 +334,35 @@ def test_a_change_that_was_cut_off_is_watched_to_its_end_and_not_made_twice(
     hands.order = NewestOrder(order[0], order[1], operator_name() if order[2] == "me" else order[2])
     assert walk(book, hands, tmp_path, before=before).how == "done"
     assert hands.took == [taken, "check serves"]
+
+
+@pytest.mark.parametrize(
+    ("left_over", "taken"),
+    [
+        ("/runs/run-sweep-h-s", "sweep resume=/runs/run-sweep-h-s"),
+        ("/runs/before-sweep-h-s", "sweep backends=a,b"),  # one from before this run is nothing of it
+        (None, "sweep backends=a,b"),  # killed before its journal was there
+    ],
+)
+def test_a_sweep_that_was_cut_off_is_taken_up_by_its_own_journal(
+    left_over: str | None, taken: str, hands: RememberingHands, tmp_path: Path
+) -> None:
+    book = playbook({"verb": "sweep", "arguments": {"backends": "a,b"}}, {"check": "serves"})
+    hands.ends = {"sweep": KilledError()}  # type: ignore[dict-item]
+    with pytest.raises(KilledError):
+        walk(book, hands, tmp_path)
+    hands.took, hands.ends, hands.left_over = [], {}, left_over
+    assert walk(book, hands, tmp_path, before=read_record(tmp_path / "run")).how == "done"
+    assert hands.took == [taken, "check serves"]
+
+
+def test_a_sweep_that_is_begun_anew_after_its_end_does_not_take_up_another(hands: RememberingHands, tmp_path: Path) -> None:
+    book = playbook({"verb": "sweep", "arguments": {"backends": "a,b"}})
+    hands.ends = {"sweep": Ended("refused", 3)}
+    assert walk(book, hands, tmp_path).how == "failed"
+    hands.took, hands.ends, hands.left_over = [], {}, "/runs/run-sweep-h-s"
+    assert walk(book, hands, tmp_path, before=read_record(tmp_path / "run")).how == "done"
+    assert hands.took == ["sweep backends=a,b"]
 
 
 def test_ctrl_c_leaves_it_to_be_taken_up(hands: RememberingHands, tmp_path: Path) -> None:
