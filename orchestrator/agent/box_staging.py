@@ -89,10 +89,10 @@ class BoxStaging:
             return {"runner": runner.name, "main": back[0].id, "limits": [], "gate": closed}
         return {"runner": started.name, "main": started.main, "limits": started.facts, "gate": closed}
 
-    def wait_gate(self, launch: wire.Launch, report: Report, pulse: Callable[[], None]) -> Staged:
+    def wait_gate(self, launch: wire.Launch, report: Report, pulse: Callable[[], None], old_lives: Callable[[], bool]) -> Staged:
         if launch.launch_id not in self._closed:  # by a supervisor that was ended perhaps, perhaps not
             self._close(launch)
-        self._gate(launch).wait(report, pulse)
+        self._gate(launch).wait(report, pulse, old_lives)
         members = runner_of(self._folder, launch).members()
         kept = self._kept().get(launch.launch_id, _Kept())
         kept.footprint = gpu_use({member.pid for member in members}, kept.before)

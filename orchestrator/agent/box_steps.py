@@ -227,7 +227,7 @@ class BoxSteps:
         return self._staging.stage(launch)
 
     def wait_gate(self, launch: wire.Launch, report: Report, pulse: Callable[[], None]) -> Staged:
-        return self._staging.wait_gate(launch, report, pulse)
+        return self._staging.wait_gate(launch, report, pulse, self.old_lives)
 
     def still_staged(self, launch: wire.Launch) -> None:
         self._staging.still_staged(launch)

@@ -30,7 +30,9 @@ _LOOK_EVERY = 0.25
 _UNOWNED_PATIENCE = 5.0
 _ASK_SECONDS = 2.0
 _AGAIN_SECONDS = 1.5
-"""From one activation to the next: SGLang looks once a second."""
+"""From one activation to the next: SGLang looks once a second (POLL_INTERVAL_SECONDS, srt/distributed/gated_launch.py, 0.5.23)."""
+SETTLE_SECONDS = 2.0
+"""How long it has to stay at its gate: as SGLang looks but once a second, one that somebody else activated at once goes on only later."""
 _AGAIN = "launch again: each start has a gate on another port"
 
 
@@ -72,14 +74,17 @@ class Gate:
         self._owner: Optional[_Owner] = None
         self._unowned_since: Optional[float] = None
 
-    def wait(self, report: Report, pulse: Callable[[], None]) -> None:
-        """Follow the launch until it is proven to wait at its gate. `pulse` is called each tick; what it raises ends the wait.
+    def wait(self, report: Report, pulse: Callable[[], None], old_lives: Callable[[], bool]) -> None:
+        """Follow the launch until it is proven to wait at its gate, and to stay there as long as there is an old server to lose.
+
+        `pulse` is called each tick; what it raises ends the wait.
 
         Raises:
             LaunchFailed: it died, hung, ran out of time, somebody else holds the port, or it went on.
         """
         watch = self._watch(report)
         looked = 0.0
+        settled: Optional[Deadline] = None
         report(watch.tracker.phase, "")
         try:
             while True:
@@ -89,7 +94,9 @@ class Gate:
                 if now - looked >= _LOOK_EVERY:
                     looked = now
                     if self._is_reached(watch):
-                        break
+                        settled = settled or Deadline(SETTLE_SECONDS)
+                        if settled.passed or not old_lives():
+                            break
                 time.sleep(_TICK)
         finally:
             watch.close()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import gate_firewall, http, procfs, wire
+from orchestrator.agent import gate_firewall, gate_proof, http, procfs, wire
 from orchestrator.agent.box_staging import BoxStaging
 from orchestrator.agent.box_steps import BoxSteps
 from orchestrator.agent.clock import Deadline, wait_until
@@ -101,7 +101,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, box: Box) -> Iterator[Place]:
+def place(tmp_path: Path, box: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(gate_proof, "SETTLE_SECONDS", 0.0)
     made = Place(tmp_path / "state", box)
     yield made
     made.close()
@@ -229,6 +230,24 @@ def test_one_that_does_not_wait_is_noticed_before_the_old_server_is_touched(plac
     log = place.folder.launch_folder(NEW) / "server.log"
     wait_until(lambda: "activated" in log.read_text(), Deadline(10))
     assert place.fails(lambda: place.steps.wait_gate(launch, ignore, go_on)).category == Category.GATE_OPENED
+
+
+def test_one_that_somebody_else_activated_at_once_goes_on_only_when_it_looks_and_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang looks once a second."""
+    monkeypatch.setattr(gate_proof, "SETTLE_SECONDS", 10.0)
+    launch = place.stage(opens_itself=1.0)
+    assert place.fails(lambda: place.steps.wait_gate(launch, ignore, go_on)).category == Category.GATE_OPENED
+    assert is_running(place.old.main.pid)
+
+
+def test_where_the_old_server_has_died_nobody_waits_at_an_open_gate(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_proof, "SETTLE_SECONDS", 300.0)
+    launch = place.stage()
+    os.kill(place.old.main.pid, 9)
+    assert wait_until(lambda: not place.steps.old_lives(), Deadline(5))
+    place.steps.wait_gate(launch, ignore, go_on)
 
 
 @pytest.mark.slow
