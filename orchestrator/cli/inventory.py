@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.blocks import Line, Table, indented
 from orchestrator.cli.common import SHARED_FLAGS, load
@@ -12,7 +12,7 @@ from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.config import Backend, Inventory, TuningProfile, Variant
+    from orchestrator.config import Backend, Host, Inventory, Service, TuningProfile, Variant
     from orchestrator.config.tuning import Knob
     from orchestrator.flows.trust import Offer
 
@@ -32,7 +32,12 @@ def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
     call.screen.show([Table(["host", "reached at", "container", "gpus", "tuning", "services"], rows, right=frozenset({"gpus"}))])
     for name, path in _absent_keys(loaded):
         call.screen.warn(f"{name}: identity file {path} does not exist on this machine")
-    call.document(inventory=str(loaded.directory), hosts=[item.model_dump(mode="json") for item in loaded.hosts.values()])
+    call.document(inventory=str(loaded.directory), hosts=[_as_written(item) for item in loaded.hosts.values()])
+
+
+def _as_written(item: Host | Service) -> dict[str, Any]:
+    """A host or a service as it is in its file, without where its secrets are found."""
+    return {**item.model_dump(mode="json", exclude={"secrets", "webhook"}), "webhook": item.webhook is not None}
 
 
 def _absent_keys(inventory: Inventory) -> list[tuple[str, str]]:
@@ -51,7 +56,7 @@ def services(call: Call, inventory: str | None = None, json: bool = False) -> No
     loaded = load(inventory)
     rows = [[item.name, item.host, item.place, str(item.port), item.model] for item in loaded.services.values()]
     call.screen.show([Table(["service", "host", "place", "port", "model"], rows, right=frozenset({"port"}))])
-    described = [item.model_dump(mode="json", exclude={"secrets"}) | {"secrets": sorted(item.secrets)} for item in loaded.services.values()]
+    described = [_as_written(item) | {"secrets": sorted(item.secrets)} for item in loaded.services.values()]
     call.document(inventory=str(loaded.directory), services=described)
 
 
