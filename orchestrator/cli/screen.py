@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from orchestrator.agent import wire
 from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Table, Tone, note_lines, part_aside, table_rows, wrapped
+from orchestrator.cli.hook_text import hook_line, notice_line
 from orchestrator.errors import OrchestratorError
 from orchestrator.results.redaction import Redactor
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from orchestrator.flows.plan import Plan
+    from orchestrator.results.hook_run import HookRun
 
 _SAME_PHASE_SECONDS = 10.0
 """On a plain screen, a phase that only grows older is repeated no more often than this."""
@@ -175,6 +177,17 @@ class Screen:
 
     def collected(self, collected: wire.Collected) -> None:
         """Kept in the run folder, not shown."""
+
+    @property
+    def kept_in(self) -> str | None:
+        """Nothing is kept of what is shown."""
+        return None
+
+    def hook(self, run: HookRun) -> None:
+        self.event(*hook_line(run))
+
+    def notice(self, fate: wire.Fate) -> None:
+        self.event(*notice_line(fate))
 
 
 def _discard(stream: TextIO) -> None:
@@ -323,6 +336,14 @@ class JsonScreen(Screen):
 
     def result(self, result: wire.OrderResult) -> None:
         self._heard["result"] = result
+
+    def hook(self, run: HookRun) -> None:
+        super().hook(run)
+        self._heard["hooks"] = [*self._heard.get("hooks", []), run]
+
+    def notice(self, fate: wire.Fate) -> None:
+        super().notice(fate)
+        self._heard["notice"] = fate
 
     def document(self, document: dict[str, Any]) -> None:
         """Write the answer, with the plan and the result that were heard on the way."""

@@ -11,6 +11,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.wire_host import DoctorReport, PlaceKind
 from orchestrator.errors import RefusedError
 from orchestrator.flows import look
+from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
 from orchestrator.flows.beside import Beside
 from orchestrator.flows.doctor import HOST_SECONDS, host_beside, in_plan, place_beside, settled
@@ -115,6 +116,7 @@ def _change(
             return found
         if verb == wire.OrderKind.LAUNCH:
             refuse_when_serving(target, found)
+        arrangement = Arrangement(agent, target, observer)
         signs = look.signs(agent, target, backends)
         new = look.candidate(target, backends, found, observer, signs, options.overlay)
         observer.note(f"checking {new.backend} against {target.place} while nothing changes")
@@ -122,11 +124,11 @@ def _change(
         version = str(found.sglang_version)
         ask = functools.partial(look.preflight, agent, target, new, backends, version, signs, policy, sequential=options.sequential)
         report = checked(agent, target, new, ask, asked_host)
-        plan = plan_change(verb, target, new, found, report, options)
+        plan = arrangement.shown_in(plan_change(verb, target, new, found, report, options), force=options.force)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        order = make_order(target, plan, options, new)
-        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption))
+        order = arrangement.laid_into(make_order(target, plan, options, new), plan)
+        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption, force=options.force))
 
 
 def checked(

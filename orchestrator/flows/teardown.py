@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.agent import wire
+from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
 from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
@@ -44,13 +45,16 @@ def _teardown(
         found = survey_with_clear_way(agent, target, wire.OrderKind.TEARDOWN, options, observer, confirm, interruption, connect, patience)
         if isinstance(found, Outcome):
             return found
+        arrangement = Arrangement(agent, target, observer)
         plan = plan_teardown(target, found, options)
         if found.server is None:
             observer.plan(plan)
             return Outcome(plan)
+        plan = arrangement.shown_in(plan)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        return Outcome(plan, carry_out(agent, target, make_order(target, plan, options, None), observer, connect, interruption))
+        order = arrangement.laid_into(make_order(target, plan, options, None), plan)
+        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption))
 
 
 def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) -> Plan:
