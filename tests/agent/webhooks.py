@@ -26,6 +26,8 @@ class Webhook:
     bodies: list[Any] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     connections: int = 0
+    times: list[float] = field(default_factory=list)
+    """When each of them was, by the monotonic clock."""
     path: str = "/services/T0/B0/canary-hook-41x"
     statuses: list[int] = field(default_factory=list)
     """Answers to the first requests; the rest get a 200."""
@@ -46,6 +48,7 @@ def answering(*statuses: int, said: str = "no_text", context: ssl.SSLContext | N
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             webhook.connections += 1
+            webhook.times.append(time.monotonic())
             webhook.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             webhook.paths.append(self.path)
             status = webhook.statuses.pop(0) if webhook.statuses else 200
@@ -97,6 +100,7 @@ def stubborn(answer: Callable[[socket.socket, threading.Event], None]) -> Iterat
             except OSError:
                 return
             webhook.connections += 1
+            webhook.times.append(time.monotonic())
             threads.append(threading.Thread(target=serve, args=(connection,), daemon=True))
             threads[-1].start()
 
