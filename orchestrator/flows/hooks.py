@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.agent import wire
 from orchestrator.agent.wire_notice import Afterwards
-from orchestrator.errors import RefusedError
+from orchestrator.errors import InterruptedByOperatorError, RefusedError
 from orchestrator.flows.local_command import run_here
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.target import Target
@@ -90,17 +92,29 @@ def run_before(target: Target, order: wire.Order, observer: Observer, *, force: 
 
     Raises:
         RefusedError: one of them failed that refuses the order; nothing was touched. Those after the order were told.
+        InterruptedByOperatorError: Ctrl-C; the one that was at work was killed.
     """
     hooks = hooks_of(target)
     facts = order_facts(target, order.order_id, order.afterwards, order.operator, order.reason, observer.kept_in)
+    begun: list[str] = []
     for hook in hooks.before:
-        run = run_hook(BEFORE, hook, facts, refuses=hook.on_failure == "refuse" and not force)
+        begun.append(shlex.join(hook.command))
+        try:
+            run = run_hook(BEFORE, hook, facts, refuses=hook.on_failure == "refuse" and not force)
+        except KeyboardInterrupt:
+            raise _interrupted(target, begun) from None
         observer.hook(run)
         if run.refuses:
             error = refusal(target, order.kind, run)
             run_untaken(target, order, observer, error.message, error.exit_code)
             raise error
     return bool(hooks.before)
+
+
+def _interrupted(target: Target, begun: Sequence[str]) -> InterruptedByOperatorError:
+    """Whoever interrupts wants this to end now, and not to wait for the commands after the order, which would undo those before it."""
+    message = "interrupted here; nothing was touched on the box, and what the commands before it have done was not undone"
+    return InterruptedByOperatorError(message, evidence=[f"run: {line}" for line in begun], next_step=target.command("status"))
 
 
 def run_untaken(target: Target, order: wire.Order, observer: Observer, why: str, exit_code: int) -> None:

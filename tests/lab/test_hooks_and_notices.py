@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -18,7 +18,6 @@ from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.journal import order_status, read_journal
 from orchestrator.agent.notice import SEND_SECONDS
 from orchestrator.agent.wire_notice import SUPERVISOR, Fate, FateOutcome
-from orchestrator.flows.notices import ALL_SECONDS
 from tests.agent.webhooks import answering, closed_port, silent, stubborn
 from tests.lab.test_orders_go_on import begun
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, Operator, every_text, layout, operator, served, serving, state
@@ -107,7 +106,7 @@ def test_a_relaunch_with_all_of_it(around: Around) -> None:
         planned = who.run("relaunch", "--backend", "marlin", "--plan", "--force")
         done = who.run(*RELAUNCH, "marlin", "--reason", "try <it>")
     assert planned.returncode == 0, planned.stderr
-    assert "before ./hook.sh" not in planned.stdout, "named by its whole path"
+    assert f"before {who.layout.inventory}/hook.sh b1 (30 s at most; refuses it when it fails)" in unwrapped(planned.stdout)
     assert "sent by the box itself, also when this machine is closed" in unwrapped(planned.stdout)
     assert (done.returncode, around.ran()) == (0, ["b1", "b2", "a1"]), done.stderr
     before, _, after = around.facts()
@@ -248,7 +247,7 @@ def test_a_failed_relaunch_tells_its_class(around: Around) -> None:
     assert (done.returncode, good.returncode, len(webhook.texts)) == (6, 0, 1), done.stderr
     assert text.startswith(f"relaunch of glm5-rtx6000 on {QUICK}: RESTORED, ")
     assert "\nfailure: " in text
-    assert f"\nnext: fab logs --host {QUICK} --service glm5-rtx6000" in text or "\nnext: fab" in text
+    assert re.search(rf"\nnext: fab \w+ --host {QUICK} --service glm5-rtx6000", text), text
 
 
 @pytest.mark.parametrize(("point", "sent"), [("before the notice", 1), ("the notice", 2)])
@@ -275,9 +274,3 @@ def test_teardown_and_launch_are_told_too(around: Around) -> None:
     assert [done.returncode for done in (down, up, back)] == [0, 0, 0], back.stderr
     assert [text.split(" ", 1)[0] for text in webhook.texts] == ["teardown", "launch", "rollback"]
     assert [fact["verb"] for fact in around.facts()] == ["teardown", "teardown", "launch", "launch", "rollback", "rollback"]
-
-
-def test_the_bounds_of_both_ends_are_a_few_seconds() -> None:
-    assert SEND_SECONDS <= 5.0
-    assert ALL_SECONDS <= 10.0
-    assert os.environ.get("HOOK_URL") is None

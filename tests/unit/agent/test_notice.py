@@ -5,15 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import notice, wire
+from orchestrator.agent import notice, supervisor, wire
 from orchestrator.agent.follow import collect
-from orchestrator.agent.journal import Journal, order_status
+from orchestrator.agent.journal import Journal, ServiceLock, order_status
 from orchestrator.agent.notice import Teller, claim
 from orchestrator.agent.private_files import write_private
 from orchestrator.agent.refusal import AgentRefusal
@@ -21,6 +22,7 @@ from orchestrator.agent.scrub import Scrubber
 from orchestrator.agent.state_folder import StateFolder, read_record
 from orchestrator.agent.webhook import Posted
 from orchestrator.agent.wire_notice import NOTICE, SUPERVISOR, Afterwards, ClaimReport, ClaimRequest, Fate, FateOutcome, Told
+from tests.agent.webhooks import answering, stubborn
 
 URL = "https://hooks.example/services/T0/B0/canary-hook-41x"
 BOTH = [Told.FAILURE, Told.SUCCESS]
@@ -276,3 +278,44 @@ def test_an_order_that_is_not_there(box: Box) -> None:
     (box.path / "order.json").unlink()
     with pytest.raises(AgentRefusal, match="no order O1"):
         box.ask()
+
+
+def test_a_supervisor_that_was_started_again_after_the_end_sends_what_is_left(tmp_path: Path) -> None:
+    with answering() as webhook:
+        box = Box(tmp_path, replace(AFTERWARDS, webhook=webhook.url)).end()
+        for _ in range(2):
+            assert supervisor.supervise(box.order, box.path).state == wire.State.DONE
+    assert [text.split("\n")[0] for text in webhook.texts] == ["relaunch of glm5 on gpu1: DONE, it is gone"]
+    assert box.fate is not None
+    assert box.fate.outcome == FateOutcome.DONE
+
+
+def test_an_order_that_was_turned_away_is_told_too(tmp_path: Path) -> None:
+    with answering() as webhook:
+        box = Box(tmp_path, replace(AFTERWARDS, webhook=webhook.url))
+        other = ServiceLock(box.folder)
+        assert other.take("O0")
+        try:
+            result = supervisor.supervise(box.order, box.path)
+        finally:
+            other.release()
+    assert (result.state, len(webhook.texts)) == (wire.State.REFUSED, 1)
+    assert "order O0 is at work" in webhook.texts[0]
+
+
+def test_the_services_lock_is_free_while_a_webhook_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notice, "SEND_SECONDS", 1.0)
+    free: list[bool] = []
+
+    def look(connection: object, over: threading.Event) -> None:
+        lock = ServiceLock(StateFolder(str(tmp_path), "glm5"))
+        free.append(lock.take("O2", 0.5))
+        lock.release()
+        over.wait(30)
+
+    with stubborn(look) as webhook:
+        box = Box(tmp_path, replace(AFTERWARDS, webhook=webhook.url)).end()
+        supervisor.supervise(box.order, box.path)
+    assert free == [True]
+    assert box.fate is not None
+    assert box.fate.outcome == FateOutcome.UNKNOWN

@@ -14,13 +14,15 @@ import pytest
 from orchestrator.agent import wire
 from orchestrator.agent.wire_notice import NOTICE, SUPERVISOR, Afterwards, ClaimReport, Fate, FateOutcome, ReachReport
 from orchestrator.config import load_inventory
-from orchestrator.errors import ConnectionLostError, LockedError, RefusedError
+from orchestrator.errors import ConnectionLostError, InterruptedByOperatorError, LockedError, RefusedError
+from orchestrator.flows import hooks
 from orchestrator.flows.attach import attach
 from orchestrator.flows.order import Options, Outcome
 from orchestrator.flows.plan import NoticePlan
 from orchestrator.flows.relaunch import relaunch
 from orchestrator.flows.target import Target, choose_target
 from orchestrator.flows.teardown import teardown
+from orchestrator.results.hook_run import HookRun
 from tests.agent.webhooks import Webhook, answering
 from tests.unit.flows.fake_agent import FakeAgent, FakeBox, Heard, answer
 from tests.unit.flows.samples import CANARY, done, healthy_agent, relaunch_script, write_inventory
@@ -177,6 +179,22 @@ def test_a_command_after_it_that_fails_changes_nothing(inventory: Inventory) -> 
     assert [(ran.command[1], ran.status) for ran in heard.hooks] == [("a1", 1), ("a2", 0)]
     told = [request.fate for request in agent.requests("claim") if request.fate is not None]
     assert [(fate.outcome, fate.detail.split(" after ")[0]) for fate in told] == [("failed", "ended with status 1"), ("done", "ended well")]
+
+
+def test_ctrl_c_at_a_command_before_it_says_what_was_not_undone(inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = inventory.target([inventory.command("b1"), inventory.command("b2")], [inventory.command("a1")])
+    agent, runs = healthy_agent(), [hooks.run_hook]
+
+    def interrupted(*words: Any, **more: Any) -> HookRun:
+        if not runs:
+            raise KeyboardInterrupt
+        return runs.pop()(*words, **more)
+
+    monkeypatch.setattr(hooks, "run_hook", interrupted)
+    with pytest.raises(InterruptedByOperatorError, match="nothing was touched on the box") as stopped:
+        run(agent, target, Heard())
+    assert [line.split()[-2] for line in stopped.value.evidence] == ["b1", "b2"]
+    assert (agent.requests("submit"), inventory.ran("a1")) == ([], 0)
 
 
 def test_an_order_that_was_not_taken_runs_those_after_it_to_undo_those_before(inventory: Inventory) -> None:
