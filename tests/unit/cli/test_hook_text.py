@@ -51,8 +51,10 @@ def test_the_plan_says_what_is_run_where_and_when() -> None:
         ),
         (
             NoticePlan("hooks.slack.com", Sender.OPERATOR, "the box does not reach it: timed out", ["failure"]),
-            "  notice  of its end where it fails to hooks.slack.com, sent from here (the box does not reach it: timed out); "
-            "if this machine is closed by then, when attach or resume sees its end",
+            (
+                "  notice  of its end where it fails to hooks.slack.com, sent from here (the box does not reach it: timed out); "
+                "if this machine is closed by then, when attach or resume sees its end"
+            ),
         ),
         (NoticePlan("", Sender.NOBODY, "HOOK_URL is not set", BOTH), "  notice  none: HOOK_URL is not set"),
     ],
