@@ -10,8 +10,8 @@ from orchestrator.agent import wire
 from orchestrator.agent.next_steps import command, named
 from orchestrator.agent.wire_notice import Afterwards, Told
 
-_LONGEST = 300
-"""Characters of one part of the text. The whole stays below 2000, which is all that Discord takes."""
+_LONGEST = 260
+"""Characters of one line, of which there are seven at most: Discord takes 2000 in all."""
 
 
 def ending(result: wire.OrderResult) -> str:

@@ -47,9 +47,10 @@ class HookModel(_Model):
 
 
 class BeforeHookModel(HookModel):
-    """A command before anything is changed. `on_failure`: whether the order is refused when it fails, or that is only told."""
+    """A command before anything is changed."""
 
     on_failure: Literal["refuse", "warn"] = "refuse"
+    """Whether the order is refused when it fails, or that is only told."""
 
 
 class HooksModel(_Model):
@@ -63,7 +64,9 @@ class WebhookModel(_Model):
     """Where the end of each order is told, the way Slack takes it: ``{"text": ...}``."""
 
     url: fields.SecretReference
+    """Where the URL is found: whoever has it may post, so it is a secret."""
     when: Annotated[list[Literal["failure", "success"]], Field(min_length=1)] = ["failure", "success"]
+    """Which endings are told. A failure is each whose exit code is not 0."""
     sender: Literal["auto", "operator"] = "auto"
     """``auto``: the box where it reaches the webhook, else the operator's machine. ``operator``: the URL never leaves that machine."""
 
