@@ -26,7 +26,7 @@ def notice_text(order: wire.Order, afterwards: Afterwards, result: wire.OrderRes
         _who(order, afterwards),
         *_cost(result),
         *_decode(result.baseline, result.measured),
-        *_failure(result.failure),
+        *_failure(result),
         *_next(order, afterwards, result),
     ]
     return "\n".join(_escaped(_short(line)) for line in lines)
@@ -57,8 +57,11 @@ def _decode(before: Optional[wire.DecodeTiming], after: Optional[wire.DecodeTimi
     return [f"decode, batch 1, tokens per second: {told[0]} -> {told[1]}{ratio}"]
 
 
-def _failure(failure: Optional[wire.Failure]) -> List[str]:
-    return [] if failure is None else [f"failure: {failure.summary} [{failure.category}]"]
+def _failure(result: wire.OrderResult) -> List[str]:
+    failure = result.failure
+    if failure is None:
+        return []
+    return [f"failure: {failure.category}{'' if failure.summary in result.summary else f', {failure.summary}'}"]
 
 
 def _next(order: wire.Order, afterwards: Afterwards, result: wire.OrderResult) -> List[str]:

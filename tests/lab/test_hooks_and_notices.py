@@ -246,7 +246,7 @@ def test_a_failed_relaunch_tells_its_class(around: Around) -> None:
         good = around.who.run(*RELAUNCH, "auto")
     assert (done.returncode, good.returncode, len(webhook.texts)) == (6, 0, 1), done.stderr
     assert text.startswith(f"relaunch of glm5-rtx6000 on {QUICK}: RESTORED, ")
-    assert "\nfailure: " in text
+    assert "\nfailure: kernel_missing\n" in text
     assert re.search(rf"\nnext: fab \w+ --host {QUICK} --service glm5-rtx6000", text), text
 
 

@@ -44,10 +44,16 @@ def test_a_failure_tells_its_class_and_a_command_that_names_the_service() -> Non
     assert lines[2] == "now: served by launch L1; dark for 44.0 s so far; 1 request lost"
     assert lines[3] == "decode, batch 1, tokens per second: 40.0 -&gt; not timed"
     assert lines[4:] == [
-        "failure: the KV cache did not fit [out_of_memory]",
+        "failure: out_of_memory, the KV cache did not fit",
         "next: fab status --host gpu1 --service glm5, then fab logs --host gpu1 --service glm5",
     ]
     assert "SECRET LINE" not in "\n".join(lines)
+
+
+def test_what_the_first_line_says_is_not_said_twice() -> None:
+    failure = wire.Failure("kernel_missing", "there is no kernel for this GPU")
+    text = notice_text(ORDER, AFTERWARDS, replace(DONE, exit_code=6, summary="there is no kernel for this GPU", failure=failure))
+    assert "\nfailure: kernel_missing\n" in text
 
 
 def test_a_failure_without_advice_names_attach() -> None:

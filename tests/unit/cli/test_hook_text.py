@@ -7,6 +7,7 @@ import io
 import json
 
 import pytest
+from pydantic import TypeAdapter
 
 from orchestrator.agent import wire
 from orchestrator.agent.wire_notice import SUPERVISOR, Fate, FateOutcome
@@ -30,6 +31,12 @@ def shown(plan: Plan) -> list[str]:
 
 def test_a_plan_without_anything_around_it_says_nothing() -> None:
     assert around_blocks(PLAN) == []
+
+
+def test_a_kept_plan_is_read_again_with_them() -> None:
+    plan = dataclasses.replace(PLAN, hooks=[BEFORE, AFTER], notice=NoticePlan("h", Sender.BOX, "", BOTH))
+    read = TypeAdapter(Plan).validate_python(json.loads(json.dumps(wire.to_json(plan))))
+    assert around_blocks(read) == around_blocks(plan)
 
 
 def test_the_plan_says_what_is_run_where_and_when() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +127,8 @@ def test_the_commands_around_a_relaunch_get_the_facts(inventory: Inventory) -> N
     assert (after["old_backend"], after["operator"]) == ("triton", "ann@laptop")
     assert after["dark_seconds"] == done().dark_seconds
     assert after.keys() >= {"summary", "serving", "decode", "lost_requests", "next_step"}
+    described = re.findall(r"`(\w+)`", (Path(__file__).parents[3] / "docs" / "hooks.md").read_text(encoding="utf-8"))
+    assert {*after, *after["decode"], *after["decode"]["before"]} <= set(described), "docs/hooks.md has each of them"
     assert CANARY not in json.dumps([inventory.got(name) for name in ("b1", "a1")])
     assert (order.afterwards.hooks, order.afterwards.notice, order.afterwards.webhook) == (True, [], None)
 
