@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "orchestrator.hook/1"
 BEFORE, AFTER = "before", "after"
+UNLESS_HOOKED = "unless a command before it does that, "
+"""Begins what a plan says this program does not do, where somebody's own command may."""
 
 
 def hooks_of(target: Target) -> Hooks:

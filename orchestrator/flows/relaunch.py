@@ -15,6 +15,7 @@ from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
 from orchestrator.flows.beside import Beside
 from orchestrator.flows.doctor import HOST_SECONDS, host_beside, in_plan, place_beside, settled
+from orchestrator.flows.hooks import UNLESS_HOOKED, hooks_of
 from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, carry_out, leave_running, make_order, policy_for, settle
@@ -222,5 +223,6 @@ def _remarks(verb: str, target: Target, found: wire.SurveyReport, report: wire.P
     staged = report.staging is not None and report.staging.staged
     back = _BACK_STAGED if staged else "If the new server fails, the old one is started again: another load"
     dark = f"dark time: {stop} and the load{' from the gate on' if staged else ''}; {known}. {back}"
-    remarks = [_NO_ROUTER, dark, *grace_remarks(policy)]
+    router = f"{UNLESS_HOOKED}{_NO_ROUTER}" if hooks_of(target).before else _NO_ROUTER
+    remarks = [router, dark, *grace_remarks(policy)]
     return ["nothing would change: the same server would be started again", *remarks] if changes_nothing(found, report) else remarks

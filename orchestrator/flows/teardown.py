@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.agent import wire
 from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
+from orchestrator.flows.hooks import UNLESS_HOOKED, hooks_of
 from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, carry_out, leave_running, make_order, policy_for, settle
@@ -66,7 +67,8 @@ def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) ->
         if found.boot is not None and found.boot.armed:
             remarks.append(f"{found.boot.unit} may start it again: {target.command('boot', '--off')} removes that")
     else:
-        remarks = ["nothing serves afterwards; no router or load balancer is told", *grace_remarks(policy)]
+        unless = UNLESS_HOOKED if hooks_of(target).before else ""
+        remarks = [f"nothing serves afterwards; {unless}no router or load balancer is told", *grace_remarks(policy)]
     refusals = []
     if server is not None and server.manager.kind == wire.ManagerKind.UNSUPPORTED:
         refusals.append(f"manager: {server.manager.name} runs this server and would not like it stopped from here: {server.manager.detail}")

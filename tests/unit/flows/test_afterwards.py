@@ -141,6 +141,9 @@ def test_the_plan_lists_them(inventory: Inventory) -> None:
         ("after", "a1", 30.0, ""),
     ]
     assert [inventory.ran(name) for name in ("b1", "a1")] == [0, 0], "a plan runs nothing"
+    down = teardown(target, Options(plan_only=True), Heard(), yes, FakeBox(healthy_agent()).connect).plan
+    for remarks in (plan.remarks, down.remarks):
+        assert "unless a command before it does that, no router" in remarks[0]
 
 
 def test_a_command_before_it_that_fails_refuses_it(inventory: Inventory) -> None:
