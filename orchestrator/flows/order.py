@@ -152,8 +152,7 @@ def carry_out(
         force: a command before it that fails is told, and does not refuse it.
 
     Raises:
-        RefusedError: a command before it failed; nothing was touched.
-        LockedError, RefusedError: the box won't; nothing was touched.
+        LockedError, RefusedError: the box won't, or a command before it failed; nothing was touched.
         ConnectionLostError: the box could not be reached (any more); if the order was taken, it goes on there.
         InterruptedByOperatorError: Ctrl-C; the order goes on there.
     """
