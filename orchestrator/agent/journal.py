@@ -18,7 +18,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.history import is_touched, times_resumed
 from orchestrator.agent.private_files import sync_folder
-from orchestrator.agent.state_folder import StateFolder, read_record
+from orchestrator.agent.state_folder import NOTICE_FILE, StateFolder, read_record
 
 JOURNAL = "journal.jsonl"
 PROGRESS = "progress.jsonl"
@@ -239,6 +239,7 @@ def order_status(folder: StateFolder, order_id: Optional[str] = None) -> Optiona
         began=entries[0].time if entries else 0.0,
         resumed=times_resumed(entries),
         touched=is_touched(entries),
+        notice=read_record(wire.Fate, folder.order_folder(chosen) / NOTICE_FILE),
     )
 
 

@@ -22,11 +22,13 @@ from orchestrator.agent.wire_base import (
     Request,
     Verdict,
 )
+from orchestrator.agent.wire_notice import Afterwards, Fate
 from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
 from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan
 
 __all__ = [  # and the types that are defined here
     "PROTOCOL",
+    "Afterwards",
     "AgentFailure",
     "DarkEstimate",
     "DrainEnd",
@@ -34,6 +36,7 @@ __all__ = [  # and the types that are defined here
     "EventKind",
     "Expectation",
     "Fact",
+    "Fate",
     "Garbage",
     "Outcome",
     "PhaseLimits",
@@ -232,6 +235,8 @@ class OrderStatus:
     """How often another supervisor took it over where one was ended."""
     touched: bool = False
     """Whether anything was signalled or started."""
+    notice: Optional[Fate] = None
+    """What became of its notice; None: there is none, or nobody has begun with it."""
 
     @property
     def half_done(self) -> bool:
@@ -454,6 +459,8 @@ class Order:
     """As the plan showed: the new server starts beside the old one, up to its gate, unless there is no room any more then."""
     estimate: Optional[DarkEstimate] = None
     """As the plan showed, for the result."""
+    afterwards: Optional[Afterwards] = None
+    """What is to follow its end; None: nothing."""
 
     @property
     def launch_id(self) -> Optional[str]:

@@ -22,6 +22,7 @@ from orchestrator.agent import wire
 from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Table, Tone, note_lines, part_aside, table_rows, wrapped
 from orchestrator.cli.documents.envelope import document, written
+from orchestrator.cli.hook_text import hook_line, notice_line
 from orchestrator.errors import OrchestratorError
 from orchestrator.results.redaction import Redactor
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.documents.envelope import Envelope
     from orchestrator.flows.plan import Plan
+    from orchestrator.results.hook_run import HookRun
 
 _SAME_PHASE_SECONDS = 10.0
 """On a plain screen, a phase that only grows older is repeated no more often than this."""
@@ -62,6 +64,10 @@ class Screen:
         self.redactor = redactor
         self._out = out or sys.stdout
         self._errors = errors or sys.stderr
+        self.hooks: list[HookRun] = []
+        """What became of the commands around the order, so far."""
+        self.noticed: wire.Fate | None = None
+        """What became of the notice of its end; None: there is none, or nobody has said."""
         self.outlives_reader = False
         """Whether a reader of the output who leaves (``| head``) ends nothing: a change is watched to its exit code."""
         self.width = max(_LEAST_WIDTH, shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns)
@@ -180,6 +186,19 @@ class Screen:
 
     def collected(self, collected: wire.Collected) -> None:
         """Kept in the run folder, not shown."""
+
+    @property
+    def kept_in(self) -> str | None:
+        """Nothing is kept of what is shown."""
+        return None
+
+    def hook(self, run: HookRun) -> None:
+        self.hooks.append(run)
+        self.event(*hook_line(run))
+
+    def notice(self, fate: wire.Fate) -> None:
+        self.noticed = fate
+        self.event(*notice_line(fate))
 
 
 def _discard(stream: TextIO) -> None:
@@ -336,8 +355,16 @@ class JsonScreen(Screen):
     def result(self, result: wire.OrderResult) -> None:
         self._heard["result"] = result
 
+    def hook(self, run: HookRun) -> None:
+        super().hook(run)
+        self._heard["hooks"] = self.hooks
+
+    def notice(self, fate: wire.Fate) -> None:
+        super().notice(fate)
+        self._heard["notice"] = fate
+
     def document(self, envelope: Envelope, answer: Any) -> None:
-        """Write the answer; where there is none, the plan and the result that were heard before it failed."""
+        """Write the answer; where there is none, the plan and the result that were heard before it failed, and what was done around it."""
         fields = self._heard if answer is None or envelope.error is not None else vars(answer)
         text = written(self.redactor.data(document(envelope, fields)))
         try:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_notice import FateOutcome
+from orchestrator.cli.hook_text import hook_line, notice_line
 from orchestrator.cli.screen import Screen, TerminalScreen
 
 if TYPE_CHECKING:
     from orchestrator.flows.plan import Plan
+    from orchestrator.results.hook_run import HookRun
 
 
 class SweepView:
@@ -64,6 +67,18 @@ class StepView:
 
     def collected(self, collected: wire.Collected) -> None:
         """Kept, not shown."""
+
+    @property
+    def kept_in(self) -> str | None:
+        return None
+
+    def hook(self, run: HookRun) -> None:
+        if not run.good:
+            self._screen.warn(f"{self._step}: {hook_line(run)[0]}")
+
+    def notice(self, fate: wire.Fate) -> None:
+        if fate.outcome != FateOutcome.DONE:
+            self._screen.warn(f"{self._step}: {notice_line(fate)[0]}")
 
     def _now(self, what: str, elapsed: float) -> None:
         if isinstance(self._screen, TerminalScreen):

@@ -11,6 +11,7 @@ from orchestrator.agent import load_limits, wire
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.wire_words import managed
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
+from orchestrator.cli.hook_text import around_blocks
 from orchestrator.cli.switch_text import meanwhile, outcome_lines, switch_blocks
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def plan_blocks(plan: Plan) -> list[Block]:
     blocks += switch_blocks(plan.staging, verdict_blocks)
     if plan.overruled:
         blocks += [Line(), Line("overruled by the operator, and kept in the journal", "strong"), *indented(plan.overruled, "warn")]
+    blocks += around_blocks(plan)
     if plan.by_hand:
         blocks += [Line(), Line("by hand this would be", "strong"), *indented(plan.by_hand, whole=True)]
     if plan.launch is not None:
