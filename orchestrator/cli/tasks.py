@@ -11,6 +11,7 @@ from orchestrator.cli import (
     budget,
     change,
     compare,
+    completion,
     history,
     inventory,
     lab,
@@ -54,6 +55,7 @@ namespace = Collection(
     rollback.rollback,
     adopt.adopt,
     boot.boot,
+    completion.completion,
 )
 namespace.add_collection(Collection("lab", lab.up, lab.down, lab.status))
 namespace.add_collection(Collection("lock", lock.acquire, lock.status, lock.release))

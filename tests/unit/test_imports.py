@@ -21,12 +21,13 @@ ALLOWED = {
     "__init__": set(),
     "__main__": {"cli"},
     "errors": set(),
+    "folders": set(),
     "agent": {"agent"},
-    "config": {"agent", "config", "errors"},
+    "config": {"agent", "config", "errors", "folders"},
     "remote": {"agent", "config", "errors", "remote"},
     "results": {"agent", "config", "errors", "results"},
     "flows": {"agent", "config", "errors", "flows", "remote", "results"},
-    "cli": {"agent", "cli", "config", "errors", "flows", "lab", "remote", "results"},
+    "cli": {"agent", "cli", "config", "errors", "flows", "folders", "lab", "remote", "results"},
     "lab": {"agent", "config", "errors", "lab"},
 }
 """What each part of the program may import of the others."""
