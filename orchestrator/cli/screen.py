@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from orchestrator.agent import wire
 from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Table, Tone, note_lines, part_aside, table_rows, wrapped
+from orchestrator.cli.pace import Ended, Pace
 from orchestrator.errors import OrchestratorError
 from orchestrator.results.redaction import Redactor
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from orchestrator.flows.plan import Plan
 
-_SAME_PHASE_SECONDS = 10.0
-"""On a plain screen, a phase that only grows older is repeated no more often than this."""
+_SAME_PHASE_SECONDS = 60.0
+"""On a plain screen, a phase that only grows older is told again no more often than this."""
 
 _EVENT_INDENTATION = len("00:00:00  ")
 _USUAL_WIDTH = 80
@@ -66,6 +67,7 @@ class Screen:
         self.width = max(_LEAST_WIDTH, shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns)
         self._last_phase: tuple[str, str, str] | None = None
         self._last_time = 0.0
+        self._pace = Pace()
 
     def show(self, blocks: Iterable[Block]) -> None:
         """Show a part of the answer."""
@@ -157,15 +159,28 @@ class Screen:
 
     def state(self, entry: wire.StateEntry) -> None:
         self._last_phase = None
+        self._tell_ended(self._pace.enter(entry))
         self.event(*text.state_line(entry))
 
     def progress(self, progress: wire.Progress) -> None:
+        self._tell_pace(progress)
         key = (progress.state, progress.phase, progress.detail)
         now = time.monotonic()
         if key == self._last_phase and now - self._last_time < _SAME_PHASE_SECONDS:
             return
         self._last_phase, self._last_time = key, now
-        self.event(text.progress_line(progress), "quiet")
+        self.event(text.progress_line(progress, self._pace.timed(progress)), "quiet")
+
+    def _tell_pace(self, progress: wire.Progress) -> None:
+        """Say what phase of a load is over, and once of each that takes longer than ever."""
+        self._tell_ended(self._pace.hear(progress))
+        overdue = self._pace.newly_overdue(progress)
+        if overdue is not None:
+            self.event(text.overdue_line(progress, overdue), "warn")
+
+    def _tell_ended(self, ended: Ended | None) -> None:
+        if ended is not None:
+            self.event(text.ended_line(ended.progress, ended.timed), "warn" if ended.timed.is_overdue else "quiet")
 
     def log(self, text: str) -> None:
         self._print(text)
@@ -284,6 +299,7 @@ class TerminalScreen(Screen):
     def progress(self, progress: wire.Progress) -> None:
         from rich.live import Live
 
+        self._tell_pace(progress)
         self._now = (progress, time.monotonic())
         if self._live is None:
             with _whole():
@@ -297,10 +313,11 @@ class TerminalScreen(Screen):
         if self._now is None:
             return Text()
         progress, heard = self._now
-        line = text.progress_line(dataclasses.replace(progress, elapsed=progress.elapsed + time.monotonic() - heard))
-        return Text.assemble(
-            (_SPINNER[int(time.monotonic() * 8) % len(_SPINNER)], "cyan"), " ", self.redactor.text(line), no_wrap=True, overflow="ellipsis"
-        )
+        timed = self._pace.timed(progress, time.monotonic() - heard)
+        line = self.redactor.text(text.progress_line(progress, timed))
+        spinner = _SPINNER[int(time.monotonic() * 8) % len(_SPINNER)]
+        tone: Tone = "warn" if timed.is_overdue else ""
+        return Text.assemble((spinner, "cyan"), " ", (line, _STYLES[tone]), no_wrap=True, overflow="ellipsis")
 
     def result(self, result: wire.OrderResult) -> None:
         self.close()
