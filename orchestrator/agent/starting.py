@@ -47,7 +47,7 @@ def _start_anew(walk: Walk, target: Previous) -> None:
     else:
         started = walk.steps.start(launch)
     crash_point("started")
-    expected = {} if target.unit else walk.usual(launch)  # read when it loads already: that costs no time without service
+    expected = {} if target.unit else walk.usual(launch)  # it loads already: reading costs no time without service
     walk.tell(State.LOADING, f"{what} is running", {**started, **expected})
 
 
@@ -66,7 +66,6 @@ class StagedStart:
         self._walk = walk
         self._gated = self.launch
         self._answer: Dict[str, Any] = {}
-        self._expected: Dict[str, Any] = {}
         self.announced = False
         """Whether there may be something of it."""
         self.started = False
@@ -85,8 +84,8 @@ class StagedStart:
         """Announce it and start it. `meanwhile` tells what goes on beside it."""
         gated = self._walk.steps.with_gate(self.launch)
         reason = f"starting launch {gated.launch_id} up to its gate, {meanwhile}"
-        self._expected = self._walk.usual(self.launch)
-        self._walk.say(State.STAGING, reason, {**_intent(gated), "gate_port": gated.gate_port, **self._expected})
+        data = {**_intent(gated), "gate_port": gated.gate_port, **self._walk.usual(self.launch)}
+        self._walk.say(State.STAGING, reason, data)
         self._gated, self.announced = gated, True
         crash_point("before staging")
         self._answer = self._walk.steps.stage(gated)
@@ -131,7 +130,7 @@ class StagedStart:
             crash_point("before activation")
             walk.steps.activate(self._gated, walk.journal.progress)
             crash_point("activated")
-            walk.tell(State.LOADING, f"{what} goes on", {**self._answer, **(self._expected or walk.usual(self.launch))})
+            walk.tell(State.LOADING, f"{what} goes on", {**self._answer, **walk.usual(self.launch, beyond_gate=True)})
         return walk.steps.wait_ready(Previous(self.launch), walk.journal.progress, walk.tell, pulse)
 
     def end(self) -> None:

@@ -10,6 +10,7 @@ from orchestrator.agent.clock import steady
 from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.history import RESULT, USUAL, History
+from orchestrator.agent.phases import BEYOND_GATE
 from orchestrator.agent.steps import LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
 from orchestrator.agent.wire import Outcome, State
 
@@ -94,10 +95,11 @@ class Walk:
         except Exception as error:  # noqa: BLE001 - see above
             return wire.DecodeTiming(skipped=f"an unexpected error: {error!r}")
 
-    def usual(self, launch: wire.Launch) -> Dict[str, Any]:
+    def usual(self, launch: wire.Launch, *, beyond_gate: bool = False) -> Dict[str, Any]:
         """The data of a line on a load: how long its phases should take. It is for whoever watches, and worth no failure."""
         try:
-            return {USUAL: self.steps.usual(launch)}
+            known = self.steps.usual(launch)
+            return {USUAL: {phase: usual for phase, usual in known.items() if not beyond_gate or phase in BEYOND_GATE}}
         except Exception:  # noqa: BLE001 - see above
             return {}
 

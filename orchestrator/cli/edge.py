@@ -276,7 +276,7 @@ def remainder() -> str:
 def guarded(call: Call, body: Callable[[], int | None]) -> int:
     """Run `body` and return its exit code, whatever happens in it."""
     try:
-        with _stopped_by_signals(call):
+        with _stopped_by_signals(call), call.screen.watching():
             code = body() or 0
     except InterruptedByOperatorError as error:
         code = _tell_interrupted(call, error)

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from orchestrator.flows.plan import Plan
+    from orchestrator.remote.waiting import Wait
 
 _SAME_PHASE_SECONDS = 60.0
 """On a plain screen, a phase that only grows older is told again no more often than this."""
@@ -39,6 +40,9 @@ _EVENT_INDENTATION = len("00:00:00  ")
 _USUAL_WIDTH = 80
 """Of a pipe, a file or a log."""
 _LEAST_WIDTH = 40
+
+_SHORT_WAIT_SECONDS = 1.0
+"""What takes no longer is not worth a line."""
 
 _SPINNER = "|/-\\"
 
@@ -140,6 +144,11 @@ class Screen:
     def close(self) -> None:
         """Take away what is only there while something goes on."""
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """A verb is at work. Where something moves on the screen, what it waits for is shown meanwhile."""
+        yield
+
     def event(self, line: str, tone: Tone = "") -> None:
         """Show one line with the time of day."""
         for part in wrapped(f"{time.strftime('%H:%M:%S')}  {self.redactor.text(line)}", self.width, hang=_EVENT_INDENTATION):
@@ -218,7 +227,10 @@ def _whole() -> Iterator[None]:
 
 
 class TerminalScreen(Screen):
-    """A person's terminal: colour, and one live line for what goes on now."""
+    """A person's terminal: colour, and one live line for what goes on now, or for what is waited for.
+
+    Threads come here only to begin or end a wait; whatever has to do with the live line is done under one lock.
+    """
 
     def __init__(self, redactor: Redactor, console: Console | None = None, errors: Console | None = None) -> None:
         super().__init__(redactor)
@@ -229,6 +241,54 @@ class TerminalScreen(Screen):
         self.width = max(_LEAST_WIDTH, self._console.width)
         self._live: Live | None = None
         self._now: tuple[wire.Progress, float] | None = None
+        self._waits: list[Wait] = []
+        self._asks = False
+        self._guard = threading.RLock()
+
+    def wait(self, wait: Wait) -> Callable[[], None]:
+        """Show a wait that begins, once it takes long and nothing else is shown; what is returned ends it."""
+        late = threading.Timer(_SHORT_WAIT_SECONDS, self._show_waits)
+        late.daemon = True
+        with self._guard:
+            self._waits.append(wait)
+        late.start()
+
+        def ended() -> None:
+            late.cancel()
+            with self._guard, contextlib.suppress(ValueError):  # the verb has ended before
+                self._waits.remove(wait)
+                if not self._waits and self._now is None:
+                    self.close()
+
+        return ended
+
+    def _show_waits(self) -> None:
+        with self._guard:
+            if self._waits and self._live is None and not self._asks:
+                self._begin_live()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        from orchestrator.remote.waiting import listening
+
+        try:
+            with listening(self.wait):
+                yield
+        finally:
+            with self._guard:
+                self._waits.clear()
+            self.close()
+
+    @contextlib.contextmanager
+    def _question(self) -> Iterator[None]:
+        """Somebody reads and types: no line may move meanwhile."""
+        with self._guard:
+            self._asks = True
+            self.close()
+        try:
+            yield
+        finally:
+            self._asks = False
 
     def _print(self, line: str) -> None:
         self._write(self._console, line)
@@ -264,30 +324,38 @@ class TerminalScreen(Screen):
         return sys.stdin.isatty()
 
     def ask(self, question: str) -> bool:
-        self.close()
         try:
-            answer = input(f"{question} [y/N] ")
+            with self._question():
+                answer = input(f"{question} [y/N] ")
         except EOFError:
             return False
         return answer.strip().lower() in {"y", "yes"}
 
     def choose(self, question: str, answers: Sequence[str], otherwise: str) -> str:
-        self.close()
         letters = {form: answer for answer in answers for form in (answer, answer[0])}
         while True:
             try:
-                given = input(f"{question}: ").strip().lower()
+                with self._question():
+                    given = input(f"{question}: ").strip().lower()
             except EOFError:
                 return otherwise
             if given in letters:
                 return letters[given]
 
     def close(self) -> None:
-        if self._live is None:
-            return
-        with _whole():
-            self._live.stop()
-            self._live = None
+        with self._guard:
+            if self._live is not None:
+                with _whole():
+                    self._live.stop()
+                    self._live = None
+            self._now = None
+
+    def _begin_live(self) -> None:
+        from rich.live import Live
+
+        with self._guard, _whole():
+            self._live = Live(console=self._console, transient=True, refresh_per_second=8, get_renderable=self._moving_line)
+            self._live.start()
 
     def event(self, line: str, tone: Tone = "") -> None:
         self.close()
@@ -297,26 +365,27 @@ class TerminalScreen(Screen):
             self._write(self._console, " " * _EVENT_INDENTATION + part, tone)
 
     def progress(self, progress: wire.Progress) -> None:
-        from rich.live import Live
-
         self._tell_pace(progress)
-        self._now = (progress, time.monotonic())
-        if self._live is None:
-            with _whole():
-                self._live = Live(console=self._console, transient=True, refresh_per_second=8, get_renderable=self._moving_line)
-                self._live.start()
+        with self._guard:
+            self._now = (progress, time.monotonic())
+            if self._live is None:
+                self._begin_live()
 
     def _moving_line(self) -> Any:
         """What goes on, with the time since it was heard added: a phase that says nothing still grows older."""
         from rich.text import Text
 
-        if self._now is None:
+        now, waits = self._now, self._waits[:]
+        if now is not None:
+            timed = self._pace.timed(now[0], time.monotonic() - now[1])
+            line, overdue = text.progress_line(now[0], timed), timed.is_overdue
+        elif waits:
+            line, overdue = text.waiting_line(waits, time.monotonic()), False
+        else:
             return Text()
-        progress, heard = self._now
-        timed = self._pace.timed(progress, time.monotonic() - heard)
-        line = self.redactor.text(text.progress_line(progress, timed))
+        line = self.redactor.text(line)
         spinner = _SPINNER[int(time.monotonic() * 8) % len(_SPINNER)]
-        tone: Tone = "warn" if timed.is_overdue else ""
+        tone: Tone = "warn" if overdue else ""
         return Text.assemble((spinner, "cyan"), " ", (line, _STYLES[tone]), no_wrap=True, overflow="ellipsis")
 
     def result(self, result: wire.OrderResult) -> None:

@@ -16,6 +16,7 @@ from orchestrator.cli.switch_text import meanwhile, outcome_lines, switch_blocks
 
 if TYPE_CHECKING:
     from orchestrator.flows.plan import Plan
+    from orchestrator.remote.waiting import Wait
 
 _VERDICT_TONES: dict[str, Tone] = {
     wire.Outcome.PASS: "",
@@ -82,6 +83,13 @@ def ended_line(progress: wire.Progress, timed: Timed) -> str:
     """A phase of a load that is over, as it was told of last."""
     usual = "" if timed.usual is None or not timed.is_worth_telling else f", usually {rounded(timed.usual.seconds)}"
     return f"{progress.state:<12}  {progress.phase} took {duration(timed.seconds)}{usual}"
+
+
+def waiting_line(waits: Sequence[Wait], now: float) -> str:
+    """What is waited for at the moment, the longest wait first, and for how long at most."""
+    first = min(waits, key=lambda wait: wait.began)
+    more = f", and {len(waits) - 1} more" if len(waits) > 1 else ""
+    return f"{first.what} ({duration(now - first.began)} of at most {rounded(first.limit)}){more}"
 
 
 def rounded(seconds: float) -> str:

@@ -10,10 +10,10 @@ from orchestrator.agent import wire
 from orchestrator.agent.wire_host import KnobOutcome, KnobResult, KnobSetting, PlaceKind, TuneReport, TuneRequest
 from orchestrator.agent.wire_measure import Invalid, MeasureReport, MeasureRequest
 from orchestrator.errors import AgentError, InvalidTimingError, OrchestratorError
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.target import Connect, Target, connect, decoded
+from orchestrator.remote.beside import Beside
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory

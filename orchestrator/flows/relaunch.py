@@ -12,7 +12,6 @@ from orchestrator.agent.wire_host import DoctorReport, PlaceKind
 from orchestrator.errors import RefusedError
 from orchestrator.flows import look
 from orchestrator.flows.attach import survey_with_clear_way
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.doctor import HOST_SECONDS, host_beside, in_plan, place_beside, settled
 from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
@@ -30,6 +29,7 @@ from orchestrator.flows.plan import (
 )
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.target import Agent, Connect, Target, connect
+from orchestrator.remote.beside import Beside
 from orchestrator.results.runs import last_dark_seconds
 
 if TYPE_CHECKING:

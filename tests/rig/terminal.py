@@ -6,7 +6,6 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import termios
@@ -49,7 +48,8 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
+        """Type Ctrl-C."""
+        self.type("\x03")
 
     def exit_code(self, seconds: float = PATIENCE) -> int:
         """Read to the end and return how the program ended."""
@@ -72,9 +72,8 @@ def on_a_terminal(
     master, slave = pty.openpty()
     os.set_blocking(master, False)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = subprocess.Popen(
-        argv, env={**environment, "TERM": "xterm"}, cwd=folder, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-    )
+    words = ["setsid", "--ctty", *argv]  # its controlling terminal, so that a typed Ctrl-C is a SIGINT (util-linux; it becomes the program)
+    process = subprocess.Popen(words, env={**environment, "TERM": "xterm"}, cwd=folder, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
     try:
         yield Terminal(process, master)

@@ -27,7 +27,7 @@ def tell(screen: Screen, told: list[dict[str, Any]]) -> None:
             data = {USUAL: {name: _usual(value) for name, value in item["usual"].items()}} if "usual" in item else {}
             screen.state(wire.StateEntry(sequence, state, 0.0, item["at"], item["reason"], data))
         else:
-            elapsed = item.get("elapsed", item.get("in"))
+            elapsed = float(item.get("elapsed", item.get("in", 0.0)))
             screen.progress(wire.Progress(state, item["phase"], elapsed, item.get("detail", ""), sequence, item.get("in")))
 
 
