@@ -62,10 +62,11 @@ def progress_line(progress: wire.Progress, timed: Timed | None = None) -> str:
     """What goes on inside a state as a line: for how long, and of a load's phase how long it usually takes."""
     timed = timed or Timed(progress.elapsed)
     detail = f": {progress.detail}" if progress.detail else ""
-    return f"{progress.state:<12}  {progress.phase}{detail} ({duration(timed.seconds)}{_usually(timed)}){meanwhile(progress.state)}"
+    return f"{progress.state:<12}  {progress.phase}{detail} ({duration(timed.seconds)}{usually(timed)}){meanwhile(progress.state)}"
 
 
-def _usually(timed: Timed) -> str:
+def usually(timed: Timed) -> str:
+    """How long a phase took in earlier loads, to be added to how long it has gone on; empty where there is nothing to say."""
     if timed.usual is None or not timed.is_worth_telling:
         return ""
     return f", usually {rounded(timed.usual.seconds)}" if not timed.is_overdue else f", never over {rounded(timed.usual.longest)} before"

@@ -51,7 +51,8 @@ def budget(target: Target, measured: MeasureReport, seconds: float, observer: Ob
     """
     request = _request(target, measured, seconds)
     with connect(target) as agent:
-        observer.note(f"timing {len(request.gemms)} multiplications of {target.service.name} in {target.place}, beside its idle server")
+        what = f"{len(request.gemms)} multiplications of {target.service.name} in {target.place}, beside its idle server"
+        observer.note(f"timing {what}, for at most {seconds:g} s")
         for event in agent.call("budget", request, seconds + _MORE_SECONDS):
             if event.kind == wire.EventKind.PROGRESS:
                 observer.progress(decoded(wire.Progress, event))

@@ -78,7 +78,8 @@ def measure(
     asked = Beside(lambda: _host_knobs(target.inventory, target.host, open)) if target.service.in_container else None
     with connect(target) as agent:
         sizes = ", ".join(map(str, options.batch_sizes))
-        observer.note(f"timing {target.service.name} in {target.place}: batch sizes {sizes}, {options.repeats} repeats each")
+        each = f"{options.repeats} repeats each"
+        observer.note(f"timing {target.service.name} in {target.place} for at most {options.seconds:g} s: batch sizes {sizes}, {each}")
         for event in agent.call("measure", _request(target, options), options.seconds + _MORE_SECONDS):
             if event.kind == wire.EventKind.PROGRESS:
                 observer.progress(decoded(wire.Progress, event))
