@@ -10,6 +10,7 @@ import dataclasses
 import io
 import json
 import os
+import select
 import shutil
 import signal
 import sys
@@ -24,6 +25,7 @@ from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Table, Tone, note_lines, part_aside, table_rows, wrapped
 from orchestrator.cli.pace import Ended, Pace
 from orchestrator.errors import OrchestratorError
+from orchestrator.remote.waiting import LONGEST_DEAF, listening
 from orchestrator.results.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -226,6 +228,22 @@ def _whole() -> Iterator[None]:
         before(*caught[0])
 
 
+def _typed(prompt: str) -> str:
+    """The line that somebody types. Ctrl-C in the moment in which reading begins would be heard only at the line's end: so it is waited for
+    in short pieces, and read when it is there.
+
+    Raises:
+        EOFError: Ctrl-D.
+    """
+    if not sys.stdin.isatty():
+        return input(prompt)
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    while not select.select([sys.stdin], [], [], LONGEST_DEAF)[0]:
+        pass
+    return input()
+
+
 class TerminalScreen(Screen):
     """A person's terminal: colour, and one live line for what goes on now, or for what is waited for.
 
@@ -269,8 +287,6 @@ class TerminalScreen(Screen):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        from orchestrator.remote.waiting import listening
-
         try:
             with listening(self.wait):
                 yield
@@ -287,6 +303,9 @@ class TerminalScreen(Screen):
             self.close()
         try:
             yield
+        except KeyboardInterrupt:
+            self._write(self._console, "")  # what is said of it gets a line of its own
+            raise
         finally:
             self._asks = False
 
@@ -326,7 +345,7 @@ class TerminalScreen(Screen):
     def ask(self, question: str) -> bool:
         try:
             with self._question():
-                answer = input(f"{question} [y/N] ")
+                answer = _typed(f"{question} [y/N] ")
         except EOFError:
             return False
         return answer.strip().lower() in {"y", "yes"}
@@ -336,7 +355,7 @@ class TerminalScreen(Screen):
         while True:
             try:
                 with self._question():
-                    given = input(f"{question}: ").strip().lower()
+                    given = _typed(f"{question}: ").strip().lower()
             except EOFError:
                 return otherwise
             if given in letters:
