@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
 from orchestrator.cli.pace import Pace
-from orchestrator.cli.screen import Screen, TerminalScreen
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.cli.text import usually
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from orchestrator.agent import wire
 from orchestrator.agent.history import USUAL
-from orchestrator.cli.screen import Screen, TerminalScreen
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.results.redaction import Redactor
 
 CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "data" / "pace.yml").read_text(encoding="utf-8"))
@@ -68,7 +69,7 @@ def test_what_takes_longer_than_ever_is_yellow_while_it_does(monkeypatch: pytest
     before = screen._moving_line()
     now = screen._now
     assert now is not None
-    monkeypatch.setattr("orchestrator.cli.screen.time.monotonic", lambda: now[1] + 60.0)
+    monkeypatch.setattr("orchestrator.cli.terminal.time.monotonic", lambda: now[1] + 60.0)
     after = screen._moving_line()
     screen.close()
     assert [str(span.style) for span in before.spans] == ["cyan"]

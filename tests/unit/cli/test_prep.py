@@ -24,7 +24,7 @@ from rich.console import Console
 from orchestrator.agent.wire_host import KnobOutcome, KnobSetting, Persistence, PersistenceAction, TuneAction
 from orchestrator.cli import edge, program
 from orchestrator.cli.prep_text import knob_table, values, was_and_is
-from orchestrator.cli.screen import TerminalScreen
+from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.errors import ConnectError, ContainerError, NotRootError
 from orchestrator.results.redaction import Redactor
 from tests.unit.flows.tuned import (

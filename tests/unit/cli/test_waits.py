@@ -11,7 +11,8 @@ from rich.console import Console
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
-from orchestrator.cli.screen import Screen, TerminalScreen
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.cli.text import waiting_line
 from orchestrator.remote.waiting import Wait, listening, waiting
 from orchestrator.results.redaction import Redactor
@@ -21,7 +22,7 @@ WORDS = "waiting for gpu1/101: survey"
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TerminalScreen, io.StringIO]]:
-    monkeypatch.setattr("orchestrator.cli.screen._SHORT_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.cli.terminal._SHORT_WAIT_SECONDS", 0.05)
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=80, highlight=False, soft_wrap=True)
     screen = TerminalScreen(Redactor(), console, console)
