@@ -78,7 +78,7 @@ def _kept_by_bash(partial: str) -> int:
 
 
 def _has_exact(grammar: Grammar, words: Sequence[str]) -> bool:
-    """Whether the last word is a whole flag that takes a value, or a whole verb."""
+    """Whether the last word is a whole flag that takes a value."""
     flag = flag_at(words[1:-1], words[-1], grammar)
     return flag is not None and flag.takes_value
 
@@ -106,9 +106,9 @@ def describe(task: Any) -> Verb:
     """A task's verb, by what its parser would be given."""
     from invoke.parser.context import ParserContext
 
-    told = dict(task.help)
+    task.help = dict(task.texts)
     context = ParserContext(name=task.name, args=task.get_arguments())
-    task.help.update(told)  # invoke takes the texts out of it, to see whether one is left over
+    task.help = dict(task.texts)
     return Verb(task.title, tuple(_flags(context)), GATHERING.get(task.title))
 
 
