@@ -24,7 +24,7 @@ from orchestrator.agent.wire_base import (
 )
 from orchestrator.agent.wire_notice import Afterwards, Fate
 from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
-from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan
+from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan, UsualPhase
 
 __all__ = [  # and the types that are defined here
     "PROTOCOL",
@@ -46,6 +46,7 @@ __all__ = [  # and the types that are defined here
     "Request",
     "Staging",
     "StagingPlan",
+    "UsualPhase",
     "Verdict",
     "WireError",
     "from_json",
@@ -548,7 +549,8 @@ class StateEntry:
 class Progress:
     """What goes on inside a state: for the screen, kept without fsync.
 
-    `elapsed` counts from the state's start, `sequence` is that of the state's journal line.
+    `elapsed` counts from the state's start, `in_phase` from the phase's within it, where that is told; `sequence` is that of the state's
+    journal line.
     """
 
     state: str
@@ -556,6 +558,7 @@ class Progress:
     elapsed: float
     detail: str = ""
     sequence: int = 0
+    in_phase: Optional[float] = None
 
 
 @record(frozen=True)

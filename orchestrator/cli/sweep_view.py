@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from orchestrator.agent import wire
 from orchestrator.agent.wire_notice import FateOutcome
 from orchestrator.cli.hook_text import hook_line, notice_line
-from orchestrator.cli.screen import Screen, TerminalScreen
+from orchestrator.cli.pace import Pace
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.terminal import TerminalScreen
+from orchestrator.cli.text import usually
 
 if TYPE_CHECKING:
     from orchestrator.flows.plan import Plan
@@ -38,6 +41,7 @@ class StepView:
     def __init__(self, screen: Screen, step: str) -> None:
         self._screen = screen
         self._step = step
+        self._pace = Pace()
 
     def note(self, text: str) -> None:
         self._now(text, 0.0)
@@ -52,12 +56,14 @@ class StepView:
         """Said yes to with the whole sweep."""
 
     def state(self, entry: wire.StateEntry) -> None:
+        self._pace.enter(entry)
         self._now(entry.state, 0.0)
         if not isinstance(self._screen, TerminalScreen):
             self._screen.event(f"{self._step}  {entry.state}", "quiet")
 
     def progress(self, progress: wire.Progress) -> None:
-        self._now(f"{progress.state} {progress.phase}", progress.elapsed)
+        timed = self._pace.timed(progress)
+        self._now(f"{progress.state} {progress.phase}{usually(timed)}", timed.seconds)
 
     def log(self, text: str) -> None:
         """A server's log is kept, not shown."""

@@ -14,11 +14,11 @@ from orchestrator.agent.webhook_address import parse, secret_parts
 from orchestrator.agent.wire_notice import NOTICE, Afterwards, ClaimReport, ClaimRequest, Fate, FateOutcome, ReachReport, ReachRequest
 from orchestrator.errors import AgentError, ConfigError, ConnectError, ConnectionLostError, OrchestratorError
 from orchestrator.flows import notices
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.hooks import AFTER, BEFORE, hooks_of, missing, order_facts, result_facts, run_hook
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.plan import HookPlan, NoticePlan, Plan, Sender
 from orchestrator.flows.target import Agent, Connect, Target
+from orchestrator.remote.beside import Beside
 from orchestrator.results.runs import operator_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from orchestrator.agent.webhook_address import parse
 from orchestrator.agent.wire_notice import FateOutcome
-from orchestrator.flows.beside import Beside
+from orchestrator.remote.beside import Beside
 
 ATTEMPTS = 3
 ATTEMPT_SECONDS = 4.0

@@ -13,7 +13,6 @@ from orchestrator.errors import RefusedError
 from orchestrator.flows import look
 from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.doctor import HOST_SECONDS, host_beside, in_plan, place_beside, settled
 from orchestrator.flows.hooks import UNLESS_HOOKED, hooks_of
 from orchestrator.flows.locks import Patience, persistently
@@ -32,6 +31,7 @@ from orchestrator.flows.plan import (
 )
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.target import Agent, Connect, Target, connect
+from orchestrator.remote.beside import Beside
 from orchestrator.results.runs import last_dark_seconds
 
 if TYPE_CHECKING:

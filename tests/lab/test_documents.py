@@ -127,6 +127,7 @@ def test_every_verb_answers_with_its_document(evening: Evening) -> None:
     ask("report", "--out", str(evening.folder / "page.html"))
     assert ask("export", name, "--invalid")["rows"]
 
+    assert ask("completion", "bash")["script"]
     ask("runbook.list")
     ask("runbook.show", "switch-backend")
     ask("runbook.run", "switch-backend", *AT, "--set", "backend=auto", "--plan")

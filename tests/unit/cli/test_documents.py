@@ -70,6 +70,7 @@ OF_SEVERAL_KINDS = {
     "plan": "what would be done: by an order, a sweep, a runbook; of show as it was kept",
     "steps": "of a sweep, a runbook, a decode step's account",
     "hosts": "of the inventory, of a preparation, of the lab",
+    "files": "of a run with their sizes, of a new inventory with what was added",
 }
 """Fields of answers whose one name stands for several types, each with why that is no accident."""
 
