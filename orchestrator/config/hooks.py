@@ -27,6 +27,7 @@ class HookModel(_Model):
     """
 
     command: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    """The program and its arguments; no shell is used."""
     timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = HOOK_SECONDS
     """Seconds after which it is killed, with all of its process group."""
 
@@ -57,7 +58,9 @@ class HooksModel(_Model):
     """Commands around each order, in their sequence; each gets facts as JSON on its standard input."""
 
     before: list[BeforeHookModel] = []
+    """Run once the change was agreed to, before anything is touched."""
     after: list[HookModel] = []
+    """Run when the change has ended, however it ended; their failure changes nothing."""
 
 
 class WebhookModel(_Model):

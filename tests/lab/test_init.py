@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -22,6 +21,7 @@ from orchestrator.agent.clock import Deadline
 from orchestrator.config import load_inventory
 from orchestrator.lab import control
 from orchestrator.lab.layout import Layout, Ports, read_ports
+from tests.rig.documents import checked
 
 HOST, OURS = "lab-b200", "lab-rtx6000"
 PATIENCE = 90.0
@@ -113,8 +113,7 @@ def test_from_zero_to_a_plan_in_one_command(newcomer: Newcomer) -> None:
     flags = ("--port", str(newcomer.ports.sglang), "--name", "mybox", "--service", "prod", "--backend", "flashinfer_cutlass")
     done = newcomer.run(newcomer.address, *flags, "--fingerprint", fingerprint(newcomer.layout), "--yes", "--json")
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["schema"] == "orchestrator.init/1"
+    document = checked(done.stdout)
     assert (document["host"], document["service"], document["written"]) == ("mybox", "prod", True)
     assert document["checks"]["plan"] == 0, done.stderr
     assert document["plan"]["launch"]["backend"] == "flashinfer_cutlass"
@@ -134,7 +133,7 @@ def test_from_zero_to_a_plan_in_one_command(newcomer: Newcomer) -> None:
     before = {path: path.read_bytes() for path in newcomer.inventory.rglob("*") if path.is_file()}
     again = newcomer.run(newcomer.address, "--port", str(newcomer.ports.sglang), "--yes", "--json")
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["files"] == []
+    assert checked(again.stdout)["files"] == []
     assert {path: path.read_bytes() for path in newcomer.inventory.rglob("*") if path.is_file()} == before
 
 
@@ -284,7 +283,7 @@ def test_a_server_that_this_program_started_is_written_as_the_box_remembers_it(l
     assert started.returncode == 0, started.stderr + started.stdout
     done = newcomer.run(newcomer.address, "--port", str(newcomer.ports.sglang), "--yes", "--backend", "marlin", "--json")
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = checked(done.stdout)
     assert document["checks"]["plan"] == 0, done.stderr
     (service,) = load_inventory(newcomer.inventory).services.values()
     (declared,) = (item for item in load_inventory(layout.inventory).services.values() if item.host == OURS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from orchestrator.cli.blocks import Line
 from orchestrator.cli.docs_text import page_blocks
 from orchestrator.config.sections import SECTIONS
 from orchestrator.reference.pages import EXAMPLES, topics
+from tests.rig.documents import checked
 from tests.unit.cli.test_front_ends import REPOSITORY, FrontEnd, front_end, orchestrator
 from tests.unit.cli.test_verbs import FAILURE, RELAUNCH, Box, box, restored
 from tests.unit.flows.samples import healthy_agent, relaunch_script
@@ -78,10 +78,10 @@ def test_a_verb_or_a_word_leads_somewhere_too(orchestrator: FrontEnd, given: str
 
 
 def test_as_json(orchestrator: FrontEnd) -> None:
-    listed = json.loads(orchestrator.run("docs", "--json").stdout)["topics"]
+    listed = checked(orchestrator.run("docs", "--json").stdout)["topics"]
     assert {item["name"]: item["kind"] for item in listed}["hang"] == "failure"
-    assert all(item["title"] and "text" not in item for item in listed)
-    (shown,) = json.loads(orchestrator.run("docs", "host", "--json").stdout)["topics"]
+    assert all(item["title"] and item["text"] is None for item in listed)
+    (shown,) = checked(orchestrator.run("docs", "host", "--json").stdout)["topics"]
     assert shown["text"] == (EXAMPLES / "host.yml").read_text(encoding="utf-8")
 
 
@@ -114,6 +114,8 @@ SECTION_MISTAKES = {
     "floor": ("services/glm5.yml", "name: glm5\n", "name: glm5\nfloor: {memory_bandwidth: 0}\n"),
     "expectations": ("services/glm5.yml", "name: glm5\n", "name: glm5\nexpectations: [{prompt: Why}]\n"),
     "secrets": ("services/glm5.yml", "env:CANARY_KEY", "hush"),
+    "hooks": ("services/glm5.yml", "name: glm5\n", "name: glm5\nhooks: {before: [[]]}\n"),
+    "webhook": ("hosts.yml", "port: 1\n", "port: 1\n    webhook: {url: https://hush}\n"),
     "backend": ("backends/ep8.yml", "kind: overlay", "kind: other"),
 }
 """Section -> a file of the inventory, what stands there, and a mistake."""
@@ -129,7 +131,7 @@ def test_a_mistake_names_its_section(orchestrator: FrontEnd, section: str) -> No
     ended = orchestrator.run("services")
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1] == f"see: fab docs {section}"
-    assert json.loads(orchestrator.run("services", "--json").stdout)["error"]["see"] == [f"fab docs {section}"]
+    assert checked(orchestrator.run("services", "--json").stdout)["error"]["see"] == [f"fab docs {section}"]
 
 
 def test_mistakes_in_several_files_name_each_section_once(orchestrator: FrontEnd) -> None:

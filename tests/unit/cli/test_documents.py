@@ -249,7 +249,8 @@ def test_bad_news_is_an_answer_and_no_error(box: Box) -> None:
 
 def test_an_order_that_failed_has_its_result_and_no_error(box: Box) -> None:
     ended = box.run(healthy_agent(), *RELAUNCH, "--json")
-    assert list(ended.document) == ["schema", "verb", "exit_code", "error", "run", "host", "service", "plan", "result"]
+    envelope = ["schema", "verb", "exit_code", "error", "run"]
+    assert list(ended.document) == [*envelope, "host", "service", "plan", "result", "hooks", "notice", "see"]
 
 
 @pytest.mark.parametrize("words", [["hosts"], ["services"], ["backends"], ["tunings"], ["runbook.list"]], ids=" ".join)
@@ -269,7 +270,7 @@ def test_the_shipped_runbooks_fit(box: Box, name: str) -> None:
 
 def test_json_has_no_infinity_and_no_python() -> None:
     given = {"up": math.inf, "off": [math.nan, (1.5, Path("/a"))], "one": Problem("a", "b", [], None, 1)}
-    one: dict[str, Any] = {"category": "a", "message": "b", "evidence": [], "next_step": None, "exit_code": 1}
+    one: dict[str, Any] = {"category": "a", "message": "b", "evidence": [], "next_step": None, "exit_code": 1, "see": []}
     assert plain(given) == {"up": None, "off": [None, [1.5, "/a"]], "one": one}
 
 
