@@ -6,6 +6,7 @@ Exit 1 when a limit is exceeded. The server is the lab's stand-in, whose load an
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -48,6 +49,14 @@ def listing(repeats: int) -> Result:
     ours = command([FAB, "--search-root", str(REPOSITORY), "--list"])
     pair = interleave(ours, command([sys.executable, "-c", "import fabric"]), repeats)
     return _ratio("fab --list / python -c 'import fabric'", pair.ratio, 1.5, pair.ours, pair.theirs)
+
+
+def completing(name: str, words: list[str], repeats: int) -> Result:
+    """One Tab after ``relaunch --host`` against the import of Fabric, in the folder of this repository and its inventory."""
+    environment = {**os.environ, "ORCHESTRATOR_COMPLETE": "zsh", "ORCHESTRATOR_INVENTORY": str(REPOSITORY / "inventory")}
+    ours = command([*words, "--complete", "--", name, "relaunch", "--host", ""], environment)
+    pair = interleave(ours, command([sys.executable, "-c", "import fabric"]), repeats)
+    return _ratio(f"{name} relaunch --host TAB / 'import fabric'", pair.ratio, 1.5, pair.ours, pair.theirs)
 
 
 def status(box: LabBox, repeats: int, shell: str, limit: float | None) -> Result:
@@ -139,6 +148,8 @@ def main() -> int:
         box = stack.enter_context(lab_box(folder / "plain"))
         measurements: list[Callable[[], list[Result]]] = [
             lambda: [listing(4 * repeats)],
+            lambda: [completing("orchestrator", [str(Path(FAB).with_name("orchestrator"))], 4 * repeats)],
+            lambda: [completing("fab", [FAB, "--search-root", str(REPOSITORY)], 4 * repeats)],
             lambda: [status(own_shell, 4 * repeats, "login shell", 3.0)],
             lambda: [status(box, 4 * repeats, "bare shell", None)],
             lambda: [teardown_lag(box, repeats)],

@@ -92,13 +92,13 @@ class BoxStaging:
     def wait_gate(self, launch: wire.Launch, report: Report, pulse: Callable[[], None], old_lives: Callable[[], bool]) -> Staged:
         if launch.launch_id not in self._closed:  # by a supervisor that was ended perhaps, perhaps not
             self._close(launch)
-        self._gate(launch).wait(report, pulse, old_lives)
+        phases = self._gate(launch).wait(report, pulse, old_lives)
         members = runner_of(self._folder, launch).members()
         kept = self._kept().get(launch.launch_id, _Kept())
         kept.footprint = gpu_use({member.pid for member in members}, kept.before)
         self._keep(launch, kept)
         seconds = max(0.0, time.time() - min((survey.started(member.id) for member in members), default=time.time()))
-        staged = Staged(launch, round(seconds, 2), kept.footprint)
+        staged = Staged(launch, round(seconds, 2), kept.footprint, phases)
         with contextlib.suppress(OSError):  # the next plan then has the defaults, which is no reason to stage nothing
             footprints.keep_footprint(self._folder, launch.launch_id, staged, [member.pid for member in members])
         return staged

@@ -45,6 +45,7 @@ from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.runner import Runner, choose_runner, runner_of
 from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.steps import Observed, Previous, Ready, Recalled, Report, Staged, Stopped
+from orchestrator.agent.usual import read_loads, usual_phases
 from orchestrator.agent.wire import OrderKind, State, Verdict
 
 _STILL_SECONDS = 60.0
@@ -277,6 +278,9 @@ class BoxSteps:
 
     def wait_ready(self, target: Previous, report: Report, enter: Callable[[str, str], None], pulse: Callable[[], None]) -> Ready:
         return self._prove(target, self._order.policy, report, lambda: enter(State.ANSWERING, "first good generation"), pulse)
+
+    def usual(self, launch: wire.Launch) -> Dict[str, wire.UsualPhase]:
+        return usual_phases(read_loads(self._folder), launch.backend, cold=bool(self._why_cold(launch)))
 
     def still_serves(self, launch: wire.Launch, report: Report) -> None:
         policy = dataclasses.replace(self._order.policy, generations=1, load_total=_STILL_SECONDS)

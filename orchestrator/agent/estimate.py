@@ -142,7 +142,7 @@ def _switch(folder: StateFolder, order_id: str) -> Optional[Switch]:
     launch = folder.read_launch(result.launch_id)
     if launch is None:
         return None
-    cold = _was_cold(folder.verified_facts(result.launch_id))
+    cold = was_cold(folder.verified_facts(result.launch_id))
     return Switch(launch.backend, result.staged, cold, result.dark_seconds, _load_seconds(entries))
 
 
@@ -169,16 +169,17 @@ def _load_seconds(entries: Sequence[wire.StateEntry]) -> Optional[float]:
 def _load(folder: StateFolder, launch_id: str) -> Optional[Load]:
     """How long the phases of a verified launch took. Of a staged one the time at the gate is no load."""
     launch, kept = folder.read_launch(launch_id), folder.verified_facts(launch_id)
-    phases = _phases(kept)
+    phases = phase_seconds(kept)
     after = sum(seconds for name, seconds in phases if name in BEYOND_GATE)
     if launch is None or not after:
         return None
     footprint = read_footprint(folder, launch_id)
     before = sum(seconds for name, seconds in phases if name in _BEFORE_GATE) if footprint is None else footprint.seconds
-    return Load(launch.backend, _was_cold(kept), before + after, after)
+    return Load(launch.backend, was_cold(kept), before + after, after)
 
 
-def _phases(kept: Any) -> List[Tuple[str, float]]:
+def phase_seconds(kept: Any) -> List[Tuple[str, float]]:
+    """How long each phase took of a launch of which this was kept when it was verified."""
     return [
         (str(fact["name"])[len(FACT_PREFIX) :], float(fact["value"]))
         for fact in _facts(kept)
@@ -186,7 +187,8 @@ def _phases(kept: Any) -> List[Tuple[str, float]]:
     ]
 
 
-def _was_cold(kept: Any) -> Optional[bool]:
+def was_cold(kept: Any) -> Optional[bool]:
+    """Whether its caches of compiled kernels were cold; None where nobody wrote it down."""
     return next((bool(fact["value"]) for fact in _facts(kept) if fact["name"] == COLD_FACT), None)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import AbstractSet, Any, Callable, Dict, List, Optional
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
@@ -257,7 +257,8 @@ def collect(folder: StateFolder, order_id: str) -> wire.Collected:
     result = read_record(wire.OrderResult, path / "result.json")
     if result is not None and result.launch_id not in (None, launch_id):
         sources["restored-server.log"] = folder.launch_folder(str(result.launch_id)) / "server.log"
-    scrubber = _scrubber(folder, *[item for item in (launch_id, result.launch_id if result else None) if item])
+    launch_ids = [item for item in (launch_id, result.launch_id if result else None) if item]
+    scrubber = _scrubber(folder, *launch_ids, more=[] if order is None else order_secrets(order))
     files: Dict[str, str] = {}
     truncated: List[str] = []
     for name, source in sources.items():
@@ -287,8 +288,17 @@ def _head_and_tail(path: Path) -> Optional[str]:
     return (head + middle + tail).decode("utf-8", "replace")
 
 
-def _scrubber(folder: StateFolder, *launch_ids: str) -> Scrubber:
-    return launch_scrubber([launch for launch in map(folder.read_launch, launch_ids) if launch is not None])
+def _scrubber(folder: StateFolder, *launch_ids: str, more: Sequence[str] = ()) -> Scrubber:
+    return launch_scrubber([launch for launch in map(folder.read_launch, launch_ids) if launch is not None], more)
+
+
+def order_secrets(order: wire.Order) -> List[str]:
+    """What of an order itself, beside its launches, must not be seen."""
+    if order.afterwards is None or order.afterwards.webhook is None:
+        return []
+    from orchestrator.agent.webhook_address import secret_parts
+
+    return secret_parts(order.afterwards.webhook)
 
 
 def wait_for_journal(path: Path, seconds: float) -> bool:

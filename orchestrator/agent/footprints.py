@@ -16,12 +16,13 @@ _FILE = "footprint.json"
 
 @dataclass(frozen=True)
 class Footprint:
-    """Of one launch, at its gate: `gpus` MiB by UUID, `resident` bytes of all its processes, `seconds` until it was there."""
+    """Of one launch, at its gate: `gpus` MiB by UUID, `resident` bytes of all its processes, `seconds` until it was there, by phase too."""
 
     ranks: int
     resident: int
     seconds: float
     gpus: Dict[str, int] = field(default_factory=dict)
+    phases: Dict[str, float] = field(default_factory=dict)
 
     def of(self, uuid: str) -> Optional[int]:
         """MiB that a rank takes of a GPU; of one that it did not run on the most that it took of any. None where nobody knows."""
@@ -35,7 +36,7 @@ def keep_footprint(folder: StateFolder, launch_id: str, staged: Staged, pids: Se
         OSError: there is no room for it.
     """
     ranks = parallel_size(read_textually(staged.launch.arguments).values)
-    kept = Footprint(ranks, host_memory.resident(pids), round(staged.seconds, 2), dict(staged.footprint))
+    kept = Footprint(ranks, host_memory.resident(pids), round(staged.seconds, 2), dict(staged.footprint), dict(staged.phases))
     write_private(folder.launch_folder(launch_id) / _FILE, json.dumps(wire.to_json(kept)))
 
 

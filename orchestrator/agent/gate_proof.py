@@ -7,7 +7,7 @@ it is, and that it was activated: a server whose gate's port is taken logs that 
 import dataclasses
 import time
 from pathlib import Path
-from typing import Callable, FrozenSet, List, NamedTuple, NoReturn, Optional, Sequence
+from typing import Callable, Dict, FrozenSet, List, NamedTuple, NoReturn, Optional, Sequence
 
 from orchestrator.agent import procfs, wire
 from orchestrator.agent.clock import Deadline, steady
@@ -74,10 +74,13 @@ class Gate:
         self._owner: Optional[_Owner] = None
         self._unowned_since: Optional[float] = None
 
-    def wait(self, report: Report, pulse: Callable[[], None], old_lives: Callable[[], bool]) -> None:
+    def wait(self, report: Report, pulse: Callable[[], None], old_lives: Callable[[], bool]) -> Dict[str, float]:
         """Follow the launch until it is proven to wait at its gate, and to stay there as long as there is an old server to lose.
 
         `pulse` is called each tick; what it raises ends the wait.
+
+        Returns:
+            How long each phase took on the way, seconds.
 
         Raises:
             LaunchFailed: it died, hung, ran out of time, somebody else holds the port, or it went on.
@@ -102,6 +105,8 @@ class Gate:
             watch.close()
         crash_point("the gate is reached")
         report(Phase.GATE, f"it waits at port {self._port}")
+        phases = watch.tracker.seconds(steady.now())
+        return {name: round(seconds, 2) for name, seconds in phases.items() if name != Phase.GATE}
 
     def require(self) -> None:
         """Look once more whether it waits there.

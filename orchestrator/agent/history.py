@@ -21,6 +21,8 @@ FAILED_LAUNCH = "failed_launch"
 """Key of the data of ROLLING_BACK: the id of the launch that failed, None where it was the stop that broke off."""
 AT_GATE = "at_gate"
 """Key of the data of the line by which a staged launch waits at its gate: :class:`steps.Staged` without its launch."""
+USUAL = "usual"
+"""Key of the data of STAGING and LOADING: phase -> :class:`wire.UsualPhase`, what it took in earlier loads that were like this one."""
 
 UNTOUCHED = frozenset({State.CHECKED, State.LOCKED, State.BASELINE, State.WARMING})
 """States in which nothing has been signalled or started."""

@@ -18,7 +18,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.history import is_touched, times_resumed
 from orchestrator.agent.private_files import sync_folder
-from orchestrator.agent.state_folder import StateFolder, read_record
+from orchestrator.agent.state_folder import NOTICE_FILE, StateFolder, read_record
 
 JOURNAL = "journal.jsonl"
 PROGRESS = "progress.jsonl"
@@ -40,6 +40,7 @@ class Journal:
         self._sequence = len(read_journal(folder / JOURNAL))
         self._state = ""
         self._state_began = time.monotonic()
+        self._phase = ("", self._state_began)
 
     def reserve(self) -> None:
         """Take the room that the rest of the journal may need.
@@ -60,6 +61,7 @@ class Journal:
         self._sequence += 1
         self._state = state
         self._state_began = time.monotonic()
+        self._phase = ("", self._state_began)
         return entry
 
     def _append(self, line: bytes) -> None:
@@ -77,8 +79,11 @@ class Journal:
 
     def progress(self, phase: str, detail: str = "") -> None:
         """Append one line on what goes on inside the present state; losing it costs nothing, so errors are swallowed."""
-        elapsed = round(time.monotonic() - self._state_began, 3)
-        entry = wire.Progress(self._state, phase, elapsed, self._scrub(detail), self._sequence)
+        now = time.monotonic()
+        if phase != self._phase[0]:
+            self._phase = (phase, now)
+        elapsed, in_phase = (round(now - began, 3) for began in (self._state_began, self._phase[1]))
+        entry = wire.Progress(self._state, phase, elapsed, self._scrub(detail), self._sequence, in_phase)
         try:
             self._progress.write(json.dumps(wire.to_json(entry)) + "\n")
             self._progress.flush()
@@ -239,6 +244,7 @@ def order_status(folder: StateFolder, order_id: Optional[str] = None) -> Optiona
         began=entries[0].time if entries else 0.0,
         resumed=times_resumed(entries),
         touched=is_touched(entries),
+        notice=read_record(wire.Fate, folder.order_folder(chosen) / NOTICE_FILE),
     )
 
 

@@ -44,6 +44,8 @@ VERBS: Dict[str, Verb] = {
     "cancel": Verb("supervisor", "cancel", "Cancel", ends_with_reader=False),
     "lock": Verb("locks", "lock", "LockRequest", ends_with_reader=False),
     "follow": Verb("follow", "follow", "OrderReference"),
+    "claim": Verb("notice", "claim", "ClaimRequest", ends_with_reader=False, types="wire_notice"),
+    "reach": Verb("webhook", "reach", "ReachRequest", types="wire_notice"),
     "logs": Verb("follow", "logs", "LogRequest"),
     "boot": Verb("boot_unit", "boot", "BootRequest", ends_with_reader=False, types="wire_launches"),
     "launches": Verb("known_launches", "launches", "LaunchesRequest", types="wire_launches"),

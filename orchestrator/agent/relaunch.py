@@ -211,7 +211,7 @@ class Relaunch:
         if not self.touched:
             if not staging.begun:
                 self._steps.remember(walk.observed, walk.baseline)
-            reason = "it has died by itself; ending what is left of it" if staging.old_died else words.STOPPING_IT
+            reason = "it has died by itself; ending what is left of it" if staging.old_died else words.stopping(walk.order.policy)
             walk.say(State.DRAINING, reason, None if staging.failure is None else {FAILURE: staging.failure})
         stopped = staging.dated(self._steps.stop(walk.report_touch, walk.tell))
         walk.touched = True

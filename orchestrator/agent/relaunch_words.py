@@ -13,13 +13,17 @@ from orchestrator.agent.steps import LaunchFailed, Stopped
 from orchestrator.agent.wire import Outcome, State
 from orchestrator.agent.wire_words import managed
 
-STOPPING_IT = "SIGTERM to the main process; running requests go on"
 WHAT_ENDED_IT = "dmesg and the journal may say what ends it"
 
 
 def argv(launch: wire.Launch) -> List[str]:
     """The argument vector of a launch without what its secrets add."""
     return command_of(launch)
+
+
+def stopping(policy: wire.Policy) -> str:
+    """What is done to a server that is stopped, and what its requests get."""
+    return f"SIGTERM to the main process; running requests go on for up to {policy.drain:g} s"
 
 
 def describe(server: Optional[wire.ServerInfo]) -> str:

@@ -186,9 +186,9 @@ class Scrubber:
         return MASK if is_secret and isinstance(value, str) and value else self.data(value)
 
 
-def launch_scrubber(launches: Iterable[wire.Launch]) -> Scrubber:
-    """A scrubber for all secrets of these launches: their own, and those in their arguments and environments."""
-    values: Set[str] = set()
+def launch_scrubber(launches: Iterable[wire.Launch], more: Iterable[str] = ()) -> Scrubber:
+    """A scrubber for all secrets of these launches, their own and those in their arguments and environments, and for `more`."""
+    values: Set[str] = set(more)
     for launch in launches:
         values.update(launch.secrets.values(), secret_values(launch.arguments, launch.environment))
     return Scrubber(values)

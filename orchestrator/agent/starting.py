@@ -47,7 +47,8 @@ def _start_anew(walk: Walk, target: Previous) -> None:
     else:
         started = walk.steps.start(launch)
     crash_point("started")
-    walk.tell(State.LOADING, f"{what} is running", started)
+    expected = {} if target.unit else walk.usual(launch)  # it loads already: reading costs no time without service
+    walk.tell(State.LOADING, f"{what} is running", {**started, **expected})
 
 
 def _intent(launch: wire.Launch, unit: Optional[str] = None) -> Dict[str, Any]:
@@ -83,7 +84,8 @@ class StagedStart:
         """Announce it and start it. `meanwhile` tells what goes on beside it."""
         gated = self._walk.steps.with_gate(self.launch)
         reason = f"starting launch {gated.launch_id} up to its gate, {meanwhile}"
-        self._walk.say(State.STAGING, reason, {**_intent(gated), "gate_port": gated.gate_port})
+        data = {**_intent(gated), "gate_port": gated.gate_port, **self._walk.usual(self.launch)}
+        self._walk.say(State.STAGING, reason, data)
         self._gated, self.announced = gated, True
         crash_point("before staging")
         self._answer = self._walk.steps.stage(gated)
@@ -128,7 +130,7 @@ class StagedStart:
             crash_point("before activation")
             walk.steps.activate(self._gated, walk.journal.progress)
             crash_point("activated")
-            walk.tell(State.LOADING, f"{what} goes on", self._answer)
+            walk.tell(State.LOADING, f"{what} goes on", {**self._answer, **walk.usual(self.launch, beyond_gate=True)})
         return walk.steps.wait_ready(Previous(self.launch), walk.journal.progress, walk.tell, pulse)
 
     def end(self) -> None:

@@ -29,6 +29,9 @@
         before.json   600             what was known of the old server before it was touched, for whoever goes on with its stop
         cancel                        why the operator wants the order stopped safely
         result.json                   wire.OrderResult
+        notice.json                   wire.Fate, what became of its notice
+        hook-NAME.json                wire.Fate, what became of a command on an operator's side that follows it
+        notice.lock, hooks.lock       held (flock) while that is decided; the first also by a supervisor that may still send
       sequence                        a line for each order, launch and proof, in the order in which they came to be
       verified                        the launch id of the last verified launch
       boot                            the launch id that may be started again after a crash or at boot; without it nothing is
@@ -49,6 +52,7 @@ from orchestrator.agent.private_files import write_private
 
 T = TypeVar("T")
 
+NOTICE_FILE = "notice.json"
 _ORDER, _LAUNCH, _PROOF = "order", "launch", "proof"
 """What the lines of `sequence` begin with; an id follows."""
 

@@ -101,11 +101,13 @@ class Staged:
     """A launch that waits at its gate. `seconds` is how long it took to get there.
 
     `footprint` is the GPU memory that it holds there, MiB by UUID; empty where there is no GPU or the driver does not tell.
+    `phases` is how long each phase took on the way.
     """
 
     launch: wire.Launch
     seconds: float
     footprint: Dict[str, int] = field(default_factory=dict)
+    phases: Dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,9 @@ class Steps(Protocol):
 
         From :meth:`stop` until then nothing does. Verdicts warn of what stands in its way.
         """
+
+    def usual(self, launch: wire.Launch) -> Dict[str, wire.UsualPhase]:
+        """How long the phases of this launch's load should take, by earlier ones that were like it; empty where there were none."""
 
     def new_launch_id(self) -> str:
         """An id for the launch that brings the old server back."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 from orchestrator.agent import copies, crash_points, resumption, wire
 from orchestrator.agent.archive import agent_archive
 from orchestrator.agent.clock import Deadline, steady, wait_until
-from orchestrator.agent.follow import told_by_journal, wait_for_journal
+from orchestrator.agent.follow import order_secrets, told_by_journal, wait_for_journal
 from orchestrator.agent.history import RESULT, History, read_history
 from orchestrator.agent.host_folder import HostFolder
 from orchestrator.agent.journal import JOURNAL, Journal, ServiceLock, lock_holder, order_status, read_journal
@@ -32,6 +32,7 @@ from orchestrator.agent.locks import (
     refuse_when_preparing,
     union_of_gpus,
 )
+from orchestrator.agent.notice import Teller
 from orchestrator.agent.own_session import boot_identity
 from orchestrator.agent.private_files import write_private
 from orchestrator.agent.refusal import AgentRefusal
@@ -188,41 +189,52 @@ def main(order_folder: str) -> None:
 
 
 def supervise(order: wire.Order, path: Path) -> wire.OrderResult:
-    """Take the service's lock and run the state machine from where its journal ends; always returns a result."""
-    from orchestrator.agent.box_steps import BoxSteps
+    """Take the service's lock and run the state machine from where its journal ends; always returns a result.
 
+    What follows its end comes when the lock is free again: nothing of the order waits for it.
+    """
     order = copies.filled(order)
     folder = StateFolder(order.state_root, order.service)
     lock = ServiceLock(folder)
     gpus = GpuLocks(order.state_root)
-    secrets = _Secrets(_launches(order, folder))
+    secrets = _Secrets(_launches(order, folder), order_secrets(order))
     if not lock.take(order.order_id):
         return _turned_away(order, path, lock_holder(folder), secrets)
+    teller = Teller(order, path, secrets.scrub)
     try:
-        # Under the lock: opening it cuts off what seems to be a torn line.
-        with Journal(path, secrets.scrub) as journal:
-            crash_points.arm(folder.path)
-            history = read_history(read_journal(path / JOURNAL))
-            if history is not None and history.ended:
-                return _told(order, path, secrets)
-            if not (path / "order.json").exists():
-                return _refused(order, "the order was withdrawn before it was begun", 3)
-            refusal = _kept_away(order, folder, gpus, history)
-            if refusal is not None:
-                _keep(refusal, path, secrets)
-                _write_last(journal, refusal)
-                return refusal
-            crash_points.crash_point("before the resume unit")
-            resumption.install(order, path, _command(path))
-            crash_points.crash_point("the resume unit")
-            result = _carry_out(order, BoxSteps(order, folder, path, secrets.learn), journal, history, path)
-            _keep(result, path, secrets)
-            crash_points.crash_point("the result")
-            return result
+        result = _supervise_alone(order, path, folder, gpus, secrets)
     finally:
+        teller.hold()
         resumption.remove(order)
         gpus.release()
         lock.release()
+    teller.tell()
+    return result
+
+
+def _supervise_alone(order: wire.Order, path: Path, folder: StateFolder, gpus: GpuLocks, secrets: "_Secrets") -> wire.OrderResult:
+    """Under the service's lock: opening the journal cuts off what seems to be a torn line."""
+    from orchestrator.agent.box_steps import BoxSteps
+
+    with Journal(path, secrets.scrub) as journal:
+        crash_points.arm(folder.path)
+        history = read_history(read_journal(path / JOURNAL))
+        if history is not None and history.ended:
+            return _told(order, path, secrets)
+        if not (path / "order.json").exists():
+            return _refused(order, "the order was withdrawn before it was begun", 3)
+        refusal = _kept_away(order, folder, gpus, history)
+        if refusal is not None:
+            _keep(refusal, path, secrets)
+            _write_last(journal, refusal)
+            return refusal
+        crash_points.crash_point("before the resume unit")
+        resumption.install(order, path, _command(path))
+        crash_points.crash_point("the resume unit")
+        result = _carry_out(order, BoxSteps(order, folder, path, secrets.learn), journal, history, path)
+        _keep(result, path, secrets)
+        crash_points.crash_point("the result")
+        return result
 
 
 def _turned_away(order: wire.Order, path: Path, holder: Optional[str], secrets: "_Secrets") -> wire.OrderResult:
@@ -233,6 +245,9 @@ def _turned_away(order: wire.Order, path: Path, holder: Optional[str], secrets: 
     with Journal(path, secrets.scrub) as journal:
         _keep(result, path, secrets)
         _write_last(journal, result)
+    teller = Teller(order, path, secrets.scrub)
+    teller.hold()
+    teller.tell()
     return result
 
 
@@ -316,13 +331,14 @@ def _keep(result: wire.OrderResult, path: Path, secrets: "_Secrets") -> None:
 class _Secrets:
     """The secrets of all launches known so far; those of a server that somebody started by hand are learned on the way."""
 
-    def __init__(self, launches: List[wire.Launch]) -> None:
+    def __init__(self, launches: List[wire.Launch], more: List[str]) -> None:
         self._launches = launches
-        self._scrubber = launch_scrubber(launches)
+        self._more = more
+        self._scrubber = launch_scrubber(launches, more)
 
     def learn(self, launch: wire.Launch) -> None:
         self._launches = [*self._launches, launch]
-        self._scrubber = launch_scrubber(self._launches)
+        self._scrubber = launch_scrubber(self._launches, self._more)
 
     def scrub(self, value: Any) -> Any:
         return self._scrubber.data(value)

@@ -9,7 +9,8 @@ from orchestrator.agent import wire
 from orchestrator.agent.clock import steady
 from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.failure_classes import Category
-from orchestrator.agent.history import RESULT, History
+from orchestrator.agent.history import RESULT, USUAL, History
+from orchestrator.agent.phases import BEYOND_GATE
 from orchestrator.agent.steps import LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
 from orchestrator.agent.wire import Outcome, State
 
@@ -93,6 +94,14 @@ class Walk:
             return self.steps.measure(launch, self.journal.progress)
         except Exception as error:  # noqa: BLE001 - see above
             return wire.DecodeTiming(skipped=f"an unexpected error: {error!r}")
+
+    def usual(self, launch: wire.Launch, *, beyond_gate: bool = False) -> Dict[str, Any]:
+        """The data of a line on a load: how long its phases should take. It is for whoever watches, and worth no failure."""
+        try:
+            known = self.steps.usual(launch)
+            return {USUAL: {phase: usual for phase, usual in known.items() if not beyond_gate or phase in BEYOND_GATE}}
+        except Exception:  # noqa: BLE001 - see above
+            return {}
 
     def require_serving(self, launch: wire.Launch) -> None:
         """Raise LaunchFailed when the launch has died since it was verified; a fault of the look itself is not worth a server."""

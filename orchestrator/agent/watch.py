@@ -20,6 +20,8 @@ from orchestrator.agent.steps import LaunchFailed
 
 _MEMBERS_EVERY = 0.5
 _DETAIL_EVERY = 0.2
+_SILENT_EVERY = 10.0
+"""Seconds after which a phase that has nothing new is told again: whoever watches must be able to see that it grows older."""
 _TAIL_BYTES = 1 << 20
 
 _START_PATIENCE = 10.0
@@ -161,7 +163,7 @@ class LoadWatch:
     def _tell(self, now: float) -> None:
         phase, detail, moment = self._told
         new = (self.tracker.phase, self.tracker.detail)
-        if new == (phase, detail) or (new[0] == phase and now - moment < _DETAIL_EVERY):
+        if now - moment < (_SILENT_EVERY if new == (phase, detail) else _DETAIL_EVERY) and new[0] == phase:
             return
         self._told = (*new, now)
         self._report(*new)

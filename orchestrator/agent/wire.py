@@ -22,11 +22,13 @@ from orchestrator.agent.wire_base import (
     Request,
     Verdict,
 )
+from orchestrator.agent.wire_notice import Afterwards, Fate
 from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
-from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan
+from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan, UsualPhase
 
 __all__ = [  # and the types that are defined here
     "PROTOCOL",
+    "Afterwards",
     "AgentFailure",
     "DarkEstimate",
     "DrainEnd",
@@ -34,6 +36,7 @@ __all__ = [  # and the types that are defined here
     "EventKind",
     "Expectation",
     "Fact",
+    "Fate",
     "Garbage",
     "Outcome",
     "PhaseLimits",
@@ -43,6 +46,7 @@ __all__ = [  # and the types that are defined here
     "Request",
     "Staging",
     "StagingPlan",
+    "UsualPhase",
     "Verdict",
     "WireError",
     "from_json",
@@ -232,6 +236,8 @@ class OrderStatus:
     """How often another supervisor took it over where one was ended."""
     touched: bool = False
     """Whether anything was signalled or started."""
+    notice: Optional[Fate] = None
+    """What became of its notice; None: there is none, or nobody has begun with it."""
 
     @property
     def half_done(self) -> bool:
@@ -454,6 +460,8 @@ class Order:
     """As the plan showed: the new server starts beside the old one, up to its gate, unless there is no room any more then."""
     estimate: Optional[DarkEstimate] = None
     """As the plan showed, for the result."""
+    afterwards: Optional[Afterwards] = None
+    """What is to follow its end; None: nothing."""
 
     @property
     def launch_id(self) -> Optional[str]:
@@ -541,7 +549,8 @@ class StateEntry:
 class Progress:
     """What goes on inside a state: for the screen, kept without fsync.
 
-    `elapsed` counts from the state's start, `sequence` is that of the state's journal line.
+    `elapsed` counts from the state's start, `in_phase` from the phase's within it, where that is told; `sequence` is that of the state's
+    journal line.
     """
 
     state: str
@@ -549,6 +558,7 @@ class Progress:
     elapsed: float
     detail: str = ""
     sequence: int = 0
+    in_phase: Optional[float] = None
 
 
 @record(frozen=True)

@@ -29,6 +29,15 @@ class DarkEstimate:
 
 
 @record(frozen=True)
+class UsualPhase:
+    """How long a phase of a load took before, seconds: the middle and the longest of so many `loads`."""
+
+    seconds: float
+    longest: float
+    loads: int
+
+
+@record(frozen=True)
 class StagingPlan:
     """Whether the next server starts beside the old one, up to its gate, and why or why not.
 

@@ -66,5 +66,6 @@ def _finish(call: Call, target: Target, result: OrderResult) -> int:
     from orchestrator.cli.documents.changes import Watched
     from orchestrator.cli.text import commands, pages_on
 
-    call.answer(Watched(target.host.name, target.service.name, result, commands(pages_on(result))))
+    see = commands(pages_on(result))
+    call.answer(Watched(target.host.name, target.service.name, result, call.screen.hooks, call.screen.noticed, see))
     return result.exit_code

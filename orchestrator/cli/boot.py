@@ -35,6 +35,8 @@ def boot(
     action = BootAction.ON if on else BootAction.OFF if off else BootAction.SHOW
     target = choose(inventory, host, service)
     call.screen.note(f"inventory {target.inventory.label}")
+    if on or off:
+        call.interrupted = f"interrupted; whether anything was changed: {target.command('boot')}"
     report = ask(target, action)
     call.screen.show([Line(f"{target.service.name} in {target.place}", "strong")])
     call.screen.show([Line(line) for line in comes_back_lines(report.unit)])

@@ -141,5 +141,5 @@ def finish(call: Call, outcome: Outcome) -> int:
     from orchestrator.cli.text import commands, pages_on
 
     see = commands(pages_on(outcome.result))
-    call.answer(Change(outcome.plan.host, outcome.plan.service, outcome.plan, outcome.result, see))
+    call.answer(Change(outcome.plan.host, outcome.plan.service, outcome.plan, outcome.result, call.screen.hooks, call.screen.noticed, see))
     return outcome.result.exit_code if outcome.result is not None else 0

@@ -156,6 +156,8 @@ class _Task(fabric.Task):  # type: ignore[misc]  # fabric has no types
     """A task of which single flags have a letter. Invoke's own short flags are all or none, and each new flag could move them."""
 
     letters: Mapping[str, str] = {}
+    texts: Mapping[str, str] = {}
+    """The help of each flag. What invoke keeps of it is used up when a parser is made (2.2.1, tasks.py, arg_opts)."""
     title: str = ""
     """The verb's whole name."""
     plain: Body
@@ -220,7 +222,7 @@ def verb(
             name=name.rpartition(".")[2],
             klass=_Task,
         )(run)
-        task.letters = dict(letters or {})
+        task.letters, task.texts = dict(letters or {}), dict(flags or {})
         if gathers is not None:
             GATHERING[name] = gathers
         if gathers_verbs:
@@ -322,7 +324,7 @@ def guarded(call: Call, body: Callable[[], int | None]) -> int:
     from orchestrator.cli.documents.envelope import Problem
 
     try:
-        with _stopped_by_signals(call):
+        with _stopped_by_signals(call), call.screen.watching():
             code = body() or 0
     except InterruptedByOperatorError as error:
         code = _tell_interrupted(call, error)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @verb(flags=SHARED_FLAGS)
 def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
     """List the inventory's hosts, how they are reached, their tuning profiles and their services."""
-    from orchestrator.cli.documents.inventory import Hosts
+    from orchestrator.cli.documents.inventory import Hosts, host_data
 
     loaded = load(inventory)
     rows = []
@@ -35,7 +35,7 @@ def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
     call.screen.show([Table(["host", "reached at", "container", "gpus", "tuning", "services"], rows, right=frozenset({"gpus"}))])
     for name, path in _absent_keys(loaded):
         call.screen.warn(f"{name}: identity file {path} does not exist on this machine")
-    call.answer(Hosts(str(loaded.directory), list(loaded.hosts.values())))
+    call.answer(Hosts(str(loaded.directory), [host_data(item) for item in loaded.hosts.values()]))
 
 
 def _absent_keys(inventory: Inventory) -> list[tuple[str, str]]:

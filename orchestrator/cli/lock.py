@@ -30,6 +30,7 @@ def acquire(
     if not message:
         raise UsageError("say why: whoever finds it locked will want to know", next_step="fab lock.acquire -m REASON")
     target = choose(inventory, host, service)
+    call.interrupted = f"interrupted; whether {target.service.name} was locked: {target.command('lock.status')}"
     found = take(target, message, call.screen, Patience(seconds("wait", wait) or 0.0))
     call.screen.show([Line(f"{target.service.name} in {target.place} is locked", "good"), Line(f"next: {target.command('lock.release')}")])
     call.answer(Lock(target.host.name, target.service.name, found))
@@ -57,6 +58,7 @@ def release(call: Call, host: str | None = None, service: str | None = None, inv
     from orchestrator.results.runs import operator_name
 
     target = choose(inventory, host, service)
+    call.interrupted = f"interrupted; whether the lock on {target.service.name} was ended: {target.command('lock.status')}"
     found = end(target)
     call.screen.show(released_blocks(target.service.name, found.released, operator_name()))
     call.answer(Lock(target.host.name, target.service.name, found))

@@ -134,7 +134,7 @@ class _Report:
     def run(self, profile: str | None) -> int:
         """Prepare, show, keep; returns the exit code."""
         from orchestrator.cli.documents.hosts import Prepared
-        from orchestrator.flows.prep import BOUND, prep_all
+        from orchestrator.flows.prep import BOUND, TUNE_SECONDS, prep_all
         from orchestrator.flows.prep_outcome import worst
 
         call = self._call
@@ -143,7 +143,9 @@ class _Report:
         call.screen.outlives_reader = self._options.write
         call.screen.note(f"inventory {self._inventory.label}")
         number = len(self._hosts)
-        call.screen.note(f"asking {self._hosts[0].name}" if number == 1 else f"asking {number} hosts, {min(BOUND, number)} at a time")
+        limit = f"at most {TUNE_SECONDS + self._options.wait:g} s"
+        many = f"asking {number} hosts, {min(BOUND, number)} at a time, {limit} each"
+        call.screen.note(f"asking {self._hosts[0].name}, for {limit}" if number == 1 else many)
         if self._options.write:
             call.keep_run(self._hosts[0].name if number == 1 else f"{number}-hosts")
         done = prep_all(self._inventory, self._hosts, profile, self._options, self._told, note=call.screen.note)

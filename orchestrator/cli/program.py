@@ -20,7 +20,7 @@ from invoke.exceptions import Exit, ParseError
 from invoke.parser import Parser
 
 import orchestrator
-from orchestrator.cli import edge
+from orchestrator.cli import completion, edge
 from orchestrator.cli.documents.envelope import Problem, refusal
 from orchestrator.cli.gathering import GatheringParser
 from orchestrator.cli.tasks import namespace
@@ -44,17 +44,28 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         with self._our_exit_codes():
             super().parse_core(*args, **kwargs)
 
+    def parse_core_args(self) -> None:
+        super().parse_core_args()
+        shell = self.args["print-completion-script"].value
+        if shell:  # ours instead of invoke's, which completes no values
+            print(completion.script(shell), end="")  # noqa: T201
+            raise Exit
+
     def _make_parser(self) -> Parser:
         """One that knows the verbs named in the command line: invoke copies all that a parser knows, flag by flag, each time."""
         parser: Parser = super()._make_parser()
         words = set(self.argv)
-        if "--complete" in words:
-            return parser
         named = [context for name, context in parser.contexts.items() if words & {name, *context.aliases}]
         return GatheringParser(initial=parser.initial, contexts=named)
 
     def parse_tasks(self) -> None:
-        if self.core.remainder and not self.args.complete.value:
+        if self.args.complete.value:
+            from orchestrator.cli import completing
+
+            for line in completing.answer(self.argv, self.initial_context, self.collection):
+                print(line)  # noqa: T201
+            raise Exit
+        if self.core.remainder:
             raise self._refused(UsageError(_NO_COMMANDS))
         with self._our_exit_codes():
             try:

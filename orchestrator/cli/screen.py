@@ -10,39 +10,32 @@ import dataclasses
 import io
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.agent import wire
 from orchestrator.cli import text
-from orchestrator.cli.blocks import Block, Line, Table, Tone, note_lines, part_aside, table_rows, wrapped
+from orchestrator.cli.blocks import Block, Line, Table, Tone, table_rows, wrapped
 from orchestrator.cli.documents.envelope import document, written
+from orchestrator.cli.hook_text import hook_line, notice_line
+from orchestrator.cli.pace import Ended, Pace
 from orchestrator.errors import OrchestratorError
 from orchestrator.results.redaction import Redactor
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.live import Live
-
     from orchestrator.cli.documents.envelope import Envelope
     from orchestrator.flows.plan import Plan
+    from orchestrator.results.hook_run import HookRun
 
-_SAME_PHASE_SECONDS = 10.0
-"""On a plain screen, a phase that only grows older is repeated no more often than this."""
+_SAME_PHASE_SECONDS = 60.0
+"""On a plain screen, a phase that only grows older is told again no more often than this."""
 
-_EVENT_INDENTATION = len("00:00:00  ")
+EVENT_INDENTATION = len("00:00:00  ")
 _USUAL_WIDTH = 80
 """Of a pipe, a file or a log."""
-_LEAST_WIDTH = 40
-
-_SPINNER = "|/-\\"
-
-_STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "bold red", "quiet": "dim", "strong": "bold"}
+LEAST_WIDTH = 40
 
 
 def open_screen(redactor: Redactor, *, as_json: bool) -> Screen:
@@ -51,6 +44,8 @@ def open_screen(redactor: Redactor, *, as_json: bool) -> Screen:
     if as_json:
         return JsonScreen(redactor)
     if sys.stdout.isatty():
+        from orchestrator.cli.terminal import TerminalScreen
+
         return TerminalScreen(redactor)
     return Screen(redactor)
 
@@ -62,11 +57,16 @@ class Screen:
         self.redactor = redactor
         self._out = out or sys.stdout
         self._errors = errors or sys.stderr
+        self.hooks: list[HookRun] = []
+        """What became of the commands around the order, so far."""
+        self.noticed: wire.Fate | None = None
+        """What became of the notice of its end; None: there is none, or nobody has said."""
         self.outlives_reader = False
         """Whether a reader of the output who leaves (``| head``) ends nothing: a change is watched to its exit code."""
-        self.width = max(_LEAST_WIDTH, shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns)
+        self.width = max(LEAST_WIDTH, shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns)
         self._last_phase: tuple[str, str, str] | None = None
         self._last_time = 0.0
+        self._pace = Pace()
 
     def show(self, blocks: Iterable[Block]) -> None:
         """Show a part of the answer."""
@@ -143,9 +143,14 @@ class Screen:
     def close(self) -> None:
         """Take away what is only there while something goes on."""
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """A verb is at work. Where something moves on the screen, what it waits for is shown meanwhile."""
+        yield
+
     def event(self, line: str, tone: Tone = "") -> None:
         """Show one line with the time of day."""
-        for part in wrapped(f"{time.strftime('%H:%M:%S')}  {self.redactor.text(line)}", self.width, hang=_EVENT_INDENTATION):
+        for part in wrapped(f"{time.strftime('%H:%M:%S')}  {self.redactor.text(line)}", self.width, hang=EVENT_INDENTATION):
             self._print(part)
 
     def note(self, text: str) -> None:
@@ -162,15 +167,28 @@ class Screen:
 
     def state(self, entry: wire.StateEntry) -> None:
         self._last_phase = None
+        self._tell_ended(self._pace.enter(entry))
         self.event(*text.state_line(entry))
 
     def progress(self, progress: wire.Progress) -> None:
+        self._tell_pace(progress)
         key = (progress.state, progress.phase, progress.detail)
         now = time.monotonic()
         if key == self._last_phase and now - self._last_time < _SAME_PHASE_SECONDS:
             return
         self._last_phase, self._last_time = key, now
-        self.event(text.progress_line(progress), "quiet")
+        self.event(text.progress_line(progress, self._pace.timed(progress)), "quiet")
+
+    def _tell_pace(self, progress: wire.Progress) -> None:
+        """Say what phase of a load is over, and once of each that takes longer than ever."""
+        self._tell_ended(self._pace.hear(progress))
+        overdue = self._pace.newly_overdue(progress)
+        if overdue is not None:
+            self.event(text.overdue_line(progress, overdue), "warn")
+
+    def _tell_ended(self, ended: Ended | None) -> None:
+        if ended is not None:
+            self.event(text.ended_line(ended.progress, ended.timed), "warn" if ended.timed.is_overdue else "quiet")
 
     def log(self, text: str) -> None:
         self._print(text)
@@ -181,6 +199,19 @@ class Screen:
     def collected(self, collected: wire.Collected) -> None:
         """Kept in the run folder, not shown."""
 
+    @property
+    def kept_in(self) -> str | None:
+        """Nothing is kept of what is shown."""
+        return None
+
+    def hook(self, run: HookRun) -> None:
+        self.hooks.append(run)
+        self.event(*hook_line(run))
+
+    def notice(self, fate: wire.Fate) -> None:
+        self.noticed = fate
+        self.event(*notice_line(fate))
+
 
 def _discard(stream: TextIO) -> None:
     """Let what is still buffered for a reader who has left go nowhere, instead of failing at the interpreter's last flush."""
@@ -188,135 +219,6 @@ def _discard(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-@contextlib.contextmanager
-def _whole() -> Iterator[None]:
-    """Put Ctrl-C off for a moment: rich can't take back half of what begins or ends a live line."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:
-        yield
-        return
-    caught: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda *what: caught.append(what))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if caught and callable(before):
-        before(*caught[0])
-
-
-class TerminalScreen(Screen):
-    """A person's terminal: colour, and one live line for what goes on now."""
-
-    def __init__(self, redactor: Redactor, console: Console | None = None, errors: Console | None = None) -> None:
-        super().__init__(redactor)
-        from rich.console import Console
-
-        self._console = console or Console(highlight=False, soft_wrap=True)
-        self._error_console = errors or Console(stderr=True, highlight=False, soft_wrap=True)
-        self.width = max(_LEAST_WIDTH, self._console.width)
-        self._live: Live | None = None
-        self._now: tuple[wire.Progress, float] | None = None
-
-    def _print(self, line: str) -> None:
-        self._write(self._console, line)
-
-    def _show_block(self, block: Block) -> None:
-        self._write_block(self._console, block)
-
-    def error(self, blocks: Iterable[Block]) -> None:
-        self.close()
-        for block in blocks:
-            self._write_block(self._error_console, block)
-
-    def _write_block(self, console: Console, block: Block) -> None:
-        rows = self._rows(block)
-        if isinstance(block, Line):
-            for text_part, aside in part_aside(rows[0], self.redactor.text(block.aside)):
-                self._write(console, text_part, block.tone, aside=aside)
-            return
-        tones: list[Tone] = ["strong", *(block.tone(index) for index in range(len(rows) - 1))]
-        table = self._masked(block)
-        for index, (row, tone) in enumerate(zip(rows, tones, strict=True)):
-            cells = len(row) - len(note_lines(table, index - 1, self.width))
-            for number, line in enumerate(row):
-                self._write(console, line, tone if number < cells else "quiet")
-
-    def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "", aside: str = "") -> None:
-        from rich.text import Text
-
-        console.print(Text.assemble((time_of_day, "dim"), (self.redactor.text(line), _STYLES[tone]), (aside, _STYLES["quiet"])))
-
-    @property
-    def interactive(self) -> bool:
-        return sys.stdin.isatty()
-
-    def ask(self, question: str) -> bool:
-        self.close()
-        try:
-            answer = input(f"{question} [y/N] ")
-        except EOFError:
-            return False
-        return answer.strip().lower() in {"y", "yes"}
-
-    def choose(self, question: str, answers: Sequence[str], otherwise: str) -> str:
-        self.close()
-        letters = {form: answer for answer in answers for form in (answer, answer[0])}
-        while True:
-            try:
-                given = input(f"{question}: ").strip().lower()
-            except EOFError:
-                return otherwise
-            if given in letters:
-                return letters[given]
-
-    def prompt(self, question: str, default: str = "") -> str | None:
-        self.close()
-        try:
-            return input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
-        except EOFError:
-            return None
-
-    def close(self) -> None:
-        if self._live is None:
-            return
-        with _whole():
-            self._live.stop()
-            self._live = None
-
-    def event(self, line: str, tone: Tone = "") -> None:
-        self.close()
-        first, *rest = wrapped(self.redactor.text(line), self.width - _EVENT_INDENTATION, hang=0)
-        self._write(self._console, first, tone, time.strftime("%H:%M:%S  "))
-        for part in rest:
-            self._write(self._console, " " * _EVENT_INDENTATION + part, tone)
-
-    def progress(self, progress: wire.Progress) -> None:
-        from rich.live import Live
-
-        self._now = (progress, time.monotonic())
-        if self._live is None:
-            with _whole():
-                self._live = Live(console=self._console, transient=True, refresh_per_second=8, get_renderable=self._moving_line)
-                self._live.start()
-
-    def _moving_line(self) -> Any:
-        """What goes on, with the time since it was heard added: a phase that says nothing still grows older."""
-        from rich.text import Text
-
-        if self._now is None:
-            return Text()
-        progress, heard = self._now
-        line = text.progress_line(dataclasses.replace(progress, elapsed=progress.elapsed + time.monotonic() - heard))
-        return Text.assemble(
-            (_SPINNER[int(time.monotonic() * 8) % len(_SPINNER)], "cyan"), " ", self.redactor.text(line), no_wrap=True, overflow="ellipsis"
-        )
-
-    def result(self, result: wire.OrderResult) -> None:
-        self.close()
-        super().result(result)
 
 
 class JsonScreen(Screen):
@@ -336,8 +238,16 @@ class JsonScreen(Screen):
     def result(self, result: wire.OrderResult) -> None:
         self._heard["result"] = result
 
+    def hook(self, run: HookRun) -> None:
+        super().hook(run)
+        self._heard["hooks"] = self.hooks
+
+    def notice(self, fate: wire.Fate) -> None:
+        super().notice(fate)
+        self._heard["notice"] = fate
+
     def document(self, envelope: Envelope, answer: Any) -> None:
-        """Write the answer; where there is none, the plan and the result that were heard before it failed."""
+        """Write the answer; where there is none, the plan and the result that were heard before it failed, and what was done around it."""
         fields = self._heard if answer is None or envelope.error is not None else vars(answer)
         text = written(self.redactor.data(document(envelope, fields)))
         try:

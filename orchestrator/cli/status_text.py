@@ -11,6 +11,7 @@ from orchestrator.agent.command_lines import gate_port
 from orchestrator.agent.wire_words import at_work, gpu_held_by, held_by, locked_by, managed
 from orchestrator.cli.blocks import Block, Line, Tone, indented
 from orchestrator.cli.boot_text import comes_back_blocks
+from orchestrator.cli.hook_text import notice_line
 from orchestrator.cli.text import moment, server_command, server_lines, verdict_blocks
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def order_lines(order: wire.OrderStatus, now: float | None = None) -> list[str]:
         lines.append(f"taken up again {times}, after its supervisor was ended")
     if order.reason:
         lines.append(f"reason: {order.reason}")
+    if order.notice is not None:
+        lines.append(notice_line(order.notice)[0])
     if order.live or order.half_done:
         lines.append(f"-> fab {'attach' if order.live else 'resume'} --service {order.service}")
     return lines

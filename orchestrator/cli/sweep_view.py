@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
-from orchestrator.cli.screen import Screen, TerminalScreen
+from orchestrator.agent.wire_notice import FateOutcome
+from orchestrator.cli.hook_text import hook_line, notice_line
+from orchestrator.cli.pace import Pace
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.terminal import TerminalScreen
+from orchestrator.cli.text import usually
 
 if TYPE_CHECKING:
     from orchestrator.flows.plan import Plan
+    from orchestrator.results.hook_run import HookRun
 
 
 class SweepView:
@@ -35,6 +41,7 @@ class StepView:
     def __init__(self, screen: Screen, step: str) -> None:
         self._screen = screen
         self._step = step
+        self._pace = Pace()
 
     def note(self, text: str) -> None:
         self._now(text, 0.0)
@@ -49,12 +56,14 @@ class StepView:
         """Said yes to with the whole sweep."""
 
     def state(self, entry: wire.StateEntry) -> None:
+        self._pace.enter(entry)
         self._now(entry.state, 0.0)
         if not isinstance(self._screen, TerminalScreen):
             self._screen.event(f"{self._step}  {entry.state}", "quiet")
 
     def progress(self, progress: wire.Progress) -> None:
-        self._now(f"{progress.state} {progress.phase}", progress.elapsed)
+        timed = self._pace.timed(progress)
+        self._now(f"{progress.state} {progress.phase}{usually(timed)}", timed.seconds)
 
     def log(self, text: str) -> None:
         """A server's log is kept, not shown."""
@@ -64,6 +73,18 @@ class StepView:
 
     def collected(self, collected: wire.Collected) -> None:
         """Kept, not shown."""
+
+    @property
+    def kept_in(self) -> str | None:
+        return None
+
+    def hook(self, run: HookRun) -> None:
+        if not run.good:
+            self._screen.warn(f"{self._step}: {hook_line(run)[0]}")
+
+    def notice(self, fate: wire.Fate) -> None:
+        if fate.outcome != FateOutcome.DONE:
+            self._screen.warn(f"{self._step}: {notice_line(fate)[0]}")
 
     def _now(self, what: str, elapsed: float) -> None:
         if isinstance(self._screen, TerminalScreen):

@@ -11,6 +11,7 @@ from orchestrator.cli import (
     budget,
     change,
     compare,
+    completion,
     docs,
     history,
     init,
@@ -58,6 +59,7 @@ namespace = Collection(
     adopt.adopt,
     boot.boot,
     docs.docs,
+    completion.completion,
 )
 namespace.add_collection(Collection("lab", lab.up, lab.down, lab.status))
 namespace.add_collection(Collection("lock", lock.acquire, lock.status, lock.release))

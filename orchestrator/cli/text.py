@@ -11,10 +11,13 @@ from orchestrator.agent import load_limits, wire
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.wire_words import managed
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
+from orchestrator.cli.hook_text import around_blocks
+from orchestrator.cli.pace import Timed
 from orchestrator.cli.switch_text import meanwhile, outcome_lines, switch_blocks
 
 if TYPE_CHECKING:
     from orchestrator.flows.plan import Plan
+    from orchestrator.remote.waiting import Wait
 
 _VERDICT_TONES: dict[str, Tone] = {
     wire.Outcome.PASS: "",
@@ -56,10 +59,44 @@ def state_line(entry: wire.StateEntry) -> tuple[str, Tone]:
     return f"{entry.state:<12}  {entry.reason}", _STATE_TONES.get(entry.state, "")
 
 
-def progress_line(progress: wire.Progress) -> str:
-    """What goes on inside a state as a line."""
+def progress_line(progress: wire.Progress, timed: Timed | None = None) -> str:
+    """What goes on inside a state as a line: for how long, and of a load's phase how long it usually takes."""
+    timed = timed or Timed(progress.elapsed)
     detail = f": {progress.detail}" if progress.detail else ""
-    return f"{progress.state:<12}  {progress.phase}{detail} ({duration(progress.elapsed)}){meanwhile(progress.state)}"
+    return f"{progress.state:<12}  {progress.phase}{detail} ({duration(timed.seconds)}{usually(timed)}){meanwhile(progress.state)}"
+
+
+def usually(timed: Timed) -> str:
+    """How long a phase took in earlier loads, to be added to how long it has gone on; empty where there is nothing to say."""
+    if timed.usual is None or not timed.is_worth_telling:
+        return ""
+    return f", usually {rounded(timed.usual.seconds)}" if not timed.is_overdue else f", never over {rounded(timed.usual.longest)} before"
+
+
+def overdue_line(progress: wire.Progress, timed: Timed) -> str:
+    """Said once of a phase that takes longer than ever."""
+    assert timed.usual is not None
+    loads = "1 load" if timed.usual.loads == 1 else f"{timed.usual.loads} loads"
+    took = f"{duration(timed.seconds)} so far, {rounded(timed.usual.longest)} at most in {loads} before"
+    return f"{progress.state:<12}  {progress.phase} takes longer than ever: {took}"
+
+
+def ended_line(progress: wire.Progress, timed: Timed) -> str:
+    """A phase of a load that is over, as it was told of last."""
+    usual = "" if timed.usual is None or not timed.is_worth_telling else f", usually {rounded(timed.usual.seconds)}"
+    return f"{progress.state:<12}  {progress.phase} took {duration(timed.seconds)}{usual}"
+
+
+def waiting_line(waits: Sequence[Wait], now: float) -> str:
+    """What is waited for at the moment, the longest wait first, and for how long at most."""
+    first = min(waits, key=lambda wait: wait.began)
+    more = f", and {len(waits) - 1} more" if len(waits) > 1 else ""
+    return f"{first.what} ({duration(now - first.began)} of at most {rounded(first.limit)}){more}"
+
+
+def rounded(seconds: float) -> str:
+    """What is only known roughly: whole seconds from ten on."""
+    return f"{seconds:.0f} s" if 10 <= seconds < 60 else duration(seconds)
 
 
 def server_lines(server: wire.ServerInfo, now: float | None = None) -> list[str]:
@@ -144,6 +181,7 @@ def plan_blocks(plan: Plan) -> list[Block]:
     blocks += switch_blocks(plan.staging, verdict_blocks)
     if plan.overruled:
         blocks += [Line(), Line("overruled by the operator, and kept in the journal", "strong"), *indented(plan.overruled, "warn")]
+    blocks += around_blocks(plan)
     if plan.by_hand:
         blocks += [Line(), Line("by hand this would be", "strong"), *indented(plan.by_hand, whole=True)]
     if plan.launch is not None:

@@ -4,16 +4,20 @@ Importing this package imports pydantic and PyYAML; the command line imports it 
 """
 
 from orchestrator.config.compose import Overlay, base_launch, compose_launch, expectations, policy, requirements
+from orchestrator.config.hooks import BeforeHookModel, HookModel, Hooks, WebhookModel
 from orchestrator.config.inventory import Inventory, NamedHost
 from orchestrator.config.loader import load_inventory
 from orchestrator.config.models import Backend, Container, Host, Place, Service, Variant
-from orchestrator.config.secrets import resolve_secrets
+from orchestrator.config.secrets import resolve_secrets, resolve_webhook
 from orchestrator.config.tuning import TuningProfile
 from orchestrator.config.variants import choose, signs
 
 __all__ = [
     "Backend",
+    "BeforeHookModel",
     "Container",
+    "HookModel",
+    "Hooks",
     "Host",
     "Inventory",
     "NamedHost",
@@ -22,6 +26,7 @@ __all__ = [
     "Service",
     "TuningProfile",
     "Variant",
+    "WebhookModel",
     "base_launch",
     "choose",
     "compose_launch",
@@ -30,5 +35,6 @@ __all__ = [
     "policy",
     "requirements",
     "resolve_secrets",
+    "resolve_webhook",
     "signs",
 ]

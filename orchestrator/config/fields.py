@@ -74,8 +74,8 @@ def _check_program(value: str) -> str:
     return value
 
 
-def _expand_path(value: str, info: ValidationInfo) -> str:
-    """A path on the operator's machine. ``~`` is the operator's home, a relative path counts from the inventory's folder."""
+def local_path(value: str, info: ValidationInfo) -> str:
+    """A path on the operator's machine: ``~`` is the operator's home, a relative path counts from the inventory's folder."""
     if not value or _has_control_characters(value):
         raise ValueError("is not a path")
     try:
@@ -227,7 +227,7 @@ def _check_secret(value: Any, info: ValidationInfo) -> SecretSource:
         if kind == "env" and _VARIABLE.fullmatch(target):
             return SecretSource("env", (target,))
         if kind == "file" and target and not _has_control_characters(target):
-            return SecretSource("file", (_expand_path(target, info),))
+            return SecretSource("file", (local_path(target, info),))
     if isinstance(value, dict) and list(value) == ["command"]:
         command = value["command"]
         if isinstance(command, list) and command and all(isinstance(item, str) and item for item in command):
@@ -248,7 +248,7 @@ Name = Annotated[str, AfterValidator(_check_name)]
 OneLine = Annotated[str, AfterValidator(_check_line)]
 AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
 Program = Annotated[str, AfterValidator(_check_program)]
-LocalPath = Annotated[str, AfterValidator(_expand_path)]
+LocalPath = Annotated[str, AfterValidator(local_path)]
 Address = Annotated[str, AfterValidator(_check_address)]
 ComputeCapability = Annotated[str, AfterValidator(_check_compute_capability)]
 ModuleName = Annotated[str, AfterValidator(_check_module)]

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator.agent import wire
 from orchestrator.agent.private_files import DEFAULT_ROOT
 from orchestrator.config import fields
 from orchestrator.config.fields import AbsolutePath, LocalPath, Name, Program
+from orchestrator.config.hooks import HooksModel, WebhookModel
+from orchestrator.config.strict import STRICT
 
 Become = Literal["none", "sudo"]
 ReachedBy = Literal["ssh", "pct", "lxc-attach", "incus"]
@@ -34,8 +36,7 @@ Environment = dict[fields.VariableName, fields.EnvironmentValue]
 class StrictModel(BaseModel):
     """Closed, strict and frozen."""
 
-    # Built when first used, so that a model inside another one is not built twice: a fifth of the time of loading an inventory.
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+    model_config = STRICT
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,10 @@ class Host(StrictModel):
     """The service that is meant when a command names none; needed only where the host has several."""
     tuning: Name | None = None
     """The tuning profile that is meant when a command names none."""
+    hooks: HooksModel = HooksModel()
+    """Around the orders of each of its services, before those of the service."""
+    webhook: WebhookModel | None = None
+    """For the services that have none of their own."""
 
     def place(self, *, container: bool) -> Place:
         """The host itself, or its container.
@@ -316,6 +321,10 @@ class Service(StrictModel):
     """What greedy answers must hold, asked of the old and of the new server."""
     floor: FloorModel = FloorModel()
     """What bounds decoding, where it is not to be derived."""
+    hooks: HooksModel = HooksModel()
+    """Around each of its orders; those of its host come first."""
+    webhook: WebhookModel | None = None
+    """Where the end of each of its orders is told, in place of the host's."""
 
     @property
     def in_container(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where playbooks lie, and loading them: those that come with the program, and one's own beside the inventory."""
+"""Loading playbooks: those that come with the program, and one's own beside the inventory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from orchestrator.config.playbook_checks import Verbs, check
 from orchestrator.config.validation import validated
 from orchestrator.config.yaml_reader import read_file
 from orchestrator.errors import ConfigError, UsageError
-
-FOLDER = "playbooks"
+from orchestrator.folders import playbook_paths, shipped_playbooks
 
 
 @dataclass(frozen=True)
@@ -25,19 +24,6 @@ class PlaybookFile:
     playbook: Playbook
     digest: str
     shipped: bool
-
-
-def shipped_folder() -> Path:
-    """The playbooks that come with this program: beside the package in a checkout, inside it where it was installed from a wheel."""
-    package = Path(__file__).parents[1]
-    installed = package / FOLDER
-    return installed if installed.is_dir() else package.parent / FOLDER
-
-
-def playbook_paths(inventory: Path | None) -> dict[str, Path]:
-    """Name -> file of every playbook; of two of one name the one beside the inventory counts."""
-    folders = [shipped_folder(), *([] if inventory is None else [inventory.absolute().parent / FOLDER])]
-    return {path.stem: path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.yml"))}
 
 
 def load_playbook(name: str, inventory: Path | None, verbs: Verbs) -> PlaybookFile:
@@ -85,7 +71,7 @@ def read_playbook(path: Path, verbs: Verbs) -> tuple[PlaybookFile | None, list[M
     if playbook is None or document.mistakes:
         return None, document.mistakes
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return PlaybookFile(path, playbook, digest, path.parent.resolve() == shipped_folder().resolve()), []
+    return PlaybookFile(path, playbook, digest, path.parent.resolve() == shipped_playbooks().resolve()), []
 
 
 def _config_error(paths: Sequence[Path], mistakes: Sequence[Mistake]) -> ConfigError:

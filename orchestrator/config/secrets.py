@@ -7,7 +7,9 @@ import shlex
 import subprocess
 from pathlib import Path
 
+from orchestrator.agent.webhook_address import parse
 from orchestrator.config.fields import SecretSource
+from orchestrator.config.hooks import WebhookModel
 from orchestrator.config.models import Service
 from orchestrator.errors import ConfigError
 
@@ -35,6 +37,26 @@ def resolve_secrets(service: Service) -> dict[str, str]:
         which = f"{'secret' if len(missing) == 1 else 'secrets'} {', '.join(missing)}"
         raise ConfigError(f"{which} of service {service.name} can't be had here", evidence=problems, next_step=steps[0], see=["secrets"])
     return values
+
+
+def resolve_webhook(webhook: WebhookModel) -> str:
+    """The webhook's URL.
+
+    Raises:
+        ConfigError: it can't be had here, or is none. The message says why, without the URL.
+    """
+    try:
+        url = _checked(_fetch(webhook.url))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        message = f"the webhook's URL can't be had here: {_described(webhook.url)}: {_reason(error)}"
+        raise ConfigError(message, next_step=_next_step(webhook.url)) from None
+    try:
+        parse(url)
+    except ValueError as error:
+        raise ConfigError(
+            f"the webhook's URL can't be used: {_described(webhook.url)}: {error}", next_step=_next_step(webhook.url)
+        ) from None
+    return url
 
 
 def _next_step(source: SecretSource) -> str:

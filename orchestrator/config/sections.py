@@ -21,6 +21,8 @@ SECTIONS: tuple[str, ...] = (
     "expectations",
     "floor",
     "secrets",
+    "hooks",
+    "webhook",
     "backend",
     "tuning",
     "sweep",
@@ -29,8 +31,8 @@ SECTIONS: tuple[str, ...] = (
 """All of them, in the order in which a newcomer meets them."""
 
 _INSIDE: Mapping[File, tuple[tuple[int, str], ...]] = {
-    "host": ((2, "container"),),
-    "service": ((0, "policy"), (0, "expectations"), (0, "floor"), (0, "secrets")),
+    "host": ((2, "container"), (2, "hooks"), (2, "webhook")),
+    "service": ((0, "policy"), (0, "expectations"), (0, "floor"), (0, "secrets"), (0, "hooks"), (0, "webhook")),
 }
 """Sections that are a part of a file: how deep the key lies that begins one, and that key, which is also the section's name."""
 

@@ -67,7 +67,7 @@ def _note(model: type[BaseModel], detail: ErrorDetails, document: Document, pref
         inner = _model_at(model, tuple(detail["loc"][:-1]))
         document.report(path, f"unknown key; {did_you_mean(str(path[-1]), _allowed(inner, given if inner is model else {}))}")
     else:
-        document.report(path, _message(detail, hidden="secrets" in path))
+        document.report(path, _message(detail, hidden="secrets" in path or path[-2:] == ("webhook", "url")))
 
 
 def _existing(path: KeyPath, document: Document) -> KeyPath:

@@ -31,7 +31,8 @@ def budget(target: Target, measured: MeasureReport, seconds: float, observer: Ob
     """
     request = _request(target, measured, seconds)
     with connect(target) as agent:
-        observer.note(f"timing {len(request.gemms)} multiplications of {target.service.name} in {target.place}, beside its idle server")
+        what = f"{len(request.gemms)} multiplications of {target.service.name} in {target.place}, beside its idle server"
+        observer.note(f"timing {what}, for at most {seconds:g} s")
         if request.device == "cuda":
             observer.note(_room(request))
         timed = ask_with_progress(agent, "budget", request, BudgetReport, seconds + _MORE_SECONDS, observer)

@@ -12,7 +12,6 @@ from orchestrator.agent.wire import Outcome, Verdict
 from orchestrator.agent.wire_host import DoctorReport, FactName, KnobResult, PlaceKind
 from orchestrator.errors import OrchestratorError, RefusedError, UnreachableError
 from orchestrator.flows import look
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.findings import (
     Expected,
     PlaceFindings,
@@ -31,6 +30,7 @@ from orchestrator.flows.observer import Observer
 from orchestrator.flows.plan import merged
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.target import Agent, Connect, Target, connect
+from orchestrator.remote.beside import Beside
 from orchestrator.remote.endpoint import Deadlines
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from orchestrator.agent.wire import LockRequest, LockStatus, OrderStatus
 from orchestrator.agent.wire_host import PlaceKind
 from orchestrator.agent.wire_words import at_work
 from orchestrator.errors import ContainerError, LockedError, OrchestratorError
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.target import Agent
+from orchestrator.remote.beside import Beside
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory

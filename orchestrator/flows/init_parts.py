@@ -16,13 +16,13 @@ from orchestrator.config.inventory_writer import HostEntry, host_text, tuning_te
 from orchestrator.config.models import Container, Host
 from orchestrator.config.service_file import FoundServer as ServerToWrite
 from orchestrator.config.service_file import ServiceFile, default_name, service_file
-from orchestrator.config.shipped import shipped_profiles
 from orchestrator.errors import ConfigError, LockedError, RefusedError, RightsError, UsageError
 from orchestrator.flows import init_found
 from orchestrator.flows.init_draft import Answers, Draft, Machine, Provisional, Surroundings
 from orchestrator.flows.init_files import File, read, rehearsal
 from orchestrator.flows.init_found import Seen
 from orchestrator.flows.target import Target
+from orchestrator.folders import shipped_profiles
 
 if TYPE_CHECKING:
     from orchestrator.config import Service

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from orchestrator.agent.wire_host import KnobOutcome, KnobResult, KnobSetting, PlaceKind, TuneReport, TuneRequest
 from orchestrator.agent.wire_measure import Invalid, MeasureReport, MeasureRequest
 from orchestrator.errors import InvalidTimingError, OrchestratorError
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.target import Connect, Target, ask_with_progress, connect
+from orchestrator.remote.beside import Beside
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory
@@ -77,7 +77,8 @@ def measure(
     asked = Beside(lambda: _host_knobs(target.inventory, target.host, open)) if target.service.in_container else None
     with connect(target) as agent:
         sizes = ", ".join(map(str, options.batch_sizes))
-        observer.note(f"timing {target.service.name} in {target.place}: batch sizes {sizes}, {options.repeats} repeats each")
+        each = f"{options.repeats} repeats each"
+        observer.note(f"timing {target.service.name} in {target.place} for at most {options.seconds:g} s: batch sizes {sizes}, {each}")
         report = ask_with_progress(agent, "measure", _request(target, options), MeasureReport, options.seconds + _MORE_SECONDS, observer)
     return Measured(_with_host(report, asked, target))
 

@@ -9,10 +9,15 @@ from orchestrator.agent import wire
 
 if TYPE_CHECKING:
     from orchestrator.flows.plan import Plan
+    from orchestrator.results.hook_run import HookRun
 
 
 class Observer(Protocol):
     """Hears what happens, in the order in which it happens."""
+
+    @property
+    def kept_in(self) -> str | None:
+        """The folder in which what it hears is kept, None where it isn't."""
 
     def note(self, text: str) -> None:
         """What is being done now."""
@@ -41,6 +46,12 @@ class Observer(Protocol):
     def collected(self, collected: wire.Collected) -> None:
         """What the order left on the box."""
 
+    def hook(self, run: HookRun) -> None:
+        """What became of a command around the order."""
+
+    def notice(self, fate: wire.Fate) -> None:
+        """What became of the notice of its end."""
+
 
 class Observers:
     """Several observers as one."""
@@ -50,6 +61,10 @@ class Observers:
 
     def add(self, observer: Observer) -> None:
         self._observers.append(observer)
+
+    @property
+    def kept_in(self) -> str | None:
+        return next((observer.kept_in for observer in self._observers if observer.kept_in is not None), None)
 
     def note(self, text: str) -> None:
         for observer in self._observers:
@@ -86,3 +101,11 @@ class Observers:
     def collected(self, collected: wire.Collected) -> None:
         for observer in self._observers:
             observer.collected(collected)
+
+    def hook(self, run: HookRun) -> None:
+        for observer in self._observers:
+            observer.hook(run)
+
+    def notice(self, fate: wire.Fate) -> None:
+        for observer in self._observers:
+            observer.notice(fate)

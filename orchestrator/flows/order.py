@@ -17,7 +17,9 @@ from orchestrator.errors import (
     RefusedError,
     TurnedAwayError,
 )
+from orchestrator.flows.afterwards import conclude
 from orchestrator.flows.follow import AnyOrder, Follower
+from orchestrator.flows.hooks import run_before, run_untaken
 from orchestrator.flows.look import new_id
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.plan import Plan
@@ -135,20 +137,37 @@ def make_order(target: Target, plan: Plan, options: Options, launch: wire.Launch
 
 
 def carry_out(
-    agent: Agent, target: Target, order: wire.Order, observer: Observer, connect: Connect, interruption: Interruption = leave_running
+    agent: Agent,
+    target: Target,
+    order: wire.Order,
+    observer: Observer,
+    connect: Connect,
+    interruption: Interruption = leave_running,
+    *,
+    force: bool = False,
 ) -> wire.OrderResult:
-    """Submit an order, follow it to its end.
+    """Run the commands before an order, submit it, follow it to its end.
+
+    Args:
+        force: a command before it that fails is told, and does not refuse it.
 
     Raises:
-        LockedError, RefusedError: the box won't; nothing was touched.
+        LockedError, RefusedError: the box won't, or a command before it failed; nothing was touched.
         ConnectionLostError: the box could not be reached (any more); if the order was taken, it goes on there.
         InterruptedByOperatorError: Ctrl-C; the order goes on there.
     """
     unknown = f"whether {target.place} took the {order.kind} {order.order_id} is not known"
+    begun = run_before(target, order, observer, force=force)
     try:
         holder = _submit(agent, target, order, unknown)
     except KeyboardInterrupt:
         raise InterruptedByOperatorError(f"interrupted here; {unknown}", next_step=target.command("status")) from None
+    except ConnectionLostError:
+        raise
+    except OrchestratorError as error:
+        if begun:
+            run_untaken(target, order, observer, error.message, error.exit_code)
+        raise
     return watch(agent, target, order, observer, connect, interruption, f"runs in {target.place} on its own ({holder})")
 
 
@@ -184,6 +203,7 @@ def watch(
         result = dataclasses.replace(result, next_step=target.named(result.next_step))
         standing = f"the {name} has ended: {result.state}"
         observer.result(result)
+        conclude(agent, target, order.order_id, result, observer, connect)
     except KeyboardInterrupt:
         step = target.command("attach", f"--order {order.order_id}")
         raise InterruptedByOperatorError(f"interrupted here; {standing}", next_step=step) from None

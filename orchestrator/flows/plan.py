@@ -25,6 +25,36 @@ class Origin:
     DRIFT = "drift"
 
 
+class Sender:
+    """The values of :attr:`NoticePlan.sender`."""
+
+    BOX = "box"
+    """The supervisor, so that it is sent whoever watches."""
+    OPERATOR = "operator"
+    """Whoever sees the end here."""
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class HookPlan:
+    """A command around an order: ``before`` or ``after`` it (`when`). `on_failure` is of those before it: ``refuse`` or ``warn``."""
+
+    when: str
+    command: Sequence[str]
+    timeout: float
+    on_failure: str = ""
+
+
+@dataclass(frozen=True)
+class NoticePlan:
+    """A notice of an order's end. `to` is the webhook's host; `why` the box does not send it; `when` holds ``failure``, ``success``."""
+
+    to: str
+    sender: str
+    why: str
+    when: Sequence[str]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Shown before the question, kept in the run folder. Holds no secret values.
@@ -44,6 +74,8 @@ class Plan:
         order_id: what the order will be called that carries it out, once it was said yes to; empty: it is named then.
         staging: whether the new server starts beside the old one, and how long it will be dark; None where there is no old one.
         changes_nothing: a healthy server would be replaced by its equal; unless that is wanted, it is one of the refusals.
+        hooks: commands that are run here before and after it.
+        notice: of its end, to a webhook; None where the inventory names none.
     """
 
     verb: str
@@ -67,6 +99,8 @@ class Plan:
     staging: wire.StagingPlan | None = None
     order_id: str = ""
     changes_nothing: bool = False
+    hooks: Sequence[HookPlan] = ()
+    notice: NoticePlan | None = None
 
 
 def masked(launch: wire.Launch) -> wire.Launch:

@@ -32,12 +32,12 @@ from orchestrator.errors import (
     RightsError,
     UnreachableError,
 )
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.findings import same_boot
 from orchestrator.flows.guest import Guest
 from orchestrator.flows.prep_outcome import HostPrep, PlaceTuning, PrepOptions
 from orchestrator.flows.side_by_side import side_by_side
 from orchestrator.flows.target import Agent, decoded
+from orchestrator.remote.beside import Beside
 from orchestrator.results.runs import operator_name
 
 if TYPE_CHECKING:

@@ -51,7 +51,8 @@ def profile(target: Target, options: ProfileOptions, observer: Observer, keep: K
         seconds=options.seconds,
     )
     with connect(target) as agent:
-        observer.note(f"tracing {options.steps} decode steps of {target.service.name} in {target.place}, batch {options.batch_size}")
+        what = f"{options.steps} decode steps of {target.service.name} in {target.place}, batch {options.batch_size}"
+        observer.note(f"tracing {what}, for at most {options.seconds:g} s")
         return ask_with_progress(
             agent, "profile", request, ProfileReport, options.seconds + _MORE_SECONDS, observer, lambda event: _keep(event, keep)
         )

@@ -11,9 +11,10 @@ from orchestrator.agent import wire
 from orchestrator.agent.wire_host import DoctorReport, PlaceKind
 from orchestrator.errors import RefusedError
 from orchestrator.flows import look
+from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.doctor import HOST_SECONDS, host_beside, in_plan, place_beside, settled
+from orchestrator.flows.hooks import UNLESS_HOOKED, hooks_of
 from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, carry_out, leave_running, make_order, policy_for, settle
@@ -30,6 +31,7 @@ from orchestrator.flows.plan import (
 )
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.target import Agent, Connect, Target, connect
+from orchestrator.remote.beside import Beside
 from orchestrator.results.runs import last_dark_seconds
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ def _change(
             return found
         if verb == wire.OrderKind.LAUNCH:
             refuse_when_serving(target, found)
+        arrangement = Arrangement(agent, target, observer)
         signs = look.signs(agent, target, backends)
         new = look.candidate(target, backends, found, observer, signs, options.overlay)
         observer.note(f"checking {new.backend} against {target.place} while nothing changes")
@@ -122,11 +125,11 @@ def _change(
         version = str(found.sglang_version)
         ask = functools.partial(look.preflight, agent, target, new, backends, version, signs, policy, sequential=options.sequential)
         report = checked(agent, target, new, ask, asked_host)
-        plan = plan_change(verb, target, new, found, report, options)
+        plan = arrangement.shown_in(plan_change(verb, target, new, found, report, options), force=options.force)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        order = make_order(target, plan, options, new)
-        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption))
+        order = arrangement.laid_into(make_order(target, plan, options, new), plan)
+        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption, force=options.force))
 
 
 def checked(
@@ -221,5 +224,6 @@ def _remarks(verb: str, target: Target, found: wire.SurveyReport, report: wire.P
     staged = report.staging is not None and report.staging.staged
     back = _BACK_STAGED if staged else "If the new server fails, the old one is started again: another load"
     dark = f"dark time: {stop} and the load{' from the gate on' if staged else ''}; {known}. {back}"
-    remarks = [_NO_ROUTER, dark, *grace_remarks(policy)]
+    router = f"{UNLESS_HOOKED}{_NO_ROUTER}" if hooks_of(target).before else _NO_ROUTER
+    remarks = [router, dark, *grace_remarks(policy)]
     return ["nothing would change: the same server would be started again", *remarks] if changes_nothing(found, report) else remarks

@@ -8,6 +8,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.wire_launches import KnownLaunch, LaunchesReport, LaunchesRequest
 from orchestrator.errors import RefusedError, UsageError
 from orchestrator.flows import look
+from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
 from orchestrator.flows.doctor import host_beside
 from orchestrator.flows.locks import Patience, persistently
@@ -74,14 +75,16 @@ def _rollback(
         found = survey_with_clear_way(agent, target, ROLLBACK, options, observer, confirm, interruption, connect, patience)
         if isinstance(found, Outcome):
             return found
+        arrangement = Arrangement(agent, target, observer)
         chosen = choose_launch(target, _ask(agent, target), to)
         new = dataclasses.replace(chosen.launch, launch_id=look.new_id())
         observer.note(f"checking launch {chosen.launch.launch_id} ({new.backend}) against {target.place} while nothing changes")
         report = checked(agent, target, new, lambda: _preflight(agent, target, chosen, new, options), asked_host)
-        plan = plan_rollback(target, chosen, new, found, report, options)
+        plan = arrangement.shown_in(plan_rollback(target, chosen, new, found, report, options), force=options.force)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        return Outcome(plan, carry_out(agent, target, order_for(target, plan, chosen, new, options), observer, connect, interruption))
+        order = arrangement.laid_into(order_for(target, plan, chosen, new, options), plan)
+        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption, force=options.force))
 
 
 def _preflight(agent: Agent, target: Target, chosen: KnownLaunch, new: wire.Launch, options: Options) -> wire.PreflightReport:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from orchestrator.remote.waiting import LONGEST_DEAF
+
 T = TypeVar("T")
 
 
@@ -41,11 +43,7 @@ def side_by_side(count: int, work: Callable[[int], T], heard: Callable[[int, T],
 
 
 def _next(finished: queue.SimpleQueue[tuple[int, T]]) -> tuple[int, T]:
-    """Wait in short pieces: a signal that comes just before the wait begins does not end it (lock_PyThread_acquire_lock in CPython)."""
+    """Wait in short pieces, so that Ctrl-C is heard."""
     while True:
         with contextlib.suppress(queue.Empty):
-            return finished.get(timeout=_LONGEST_DEAF)
-
-
-_LONGEST_DEAF = 0.2
-"""Seconds."""
+            return finished.get(timeout=LONGEST_DEAF)

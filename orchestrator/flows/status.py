@@ -10,9 +10,9 @@ from orchestrator.agent import wire
 from orchestrator.agent.wire_host import Persistence, PlaceKind, TuneReport, TuneRequest
 from orchestrator.errors import AgentError, OrchestratorError
 from orchestrator.flows import look
-from orchestrator.flows.beside import Beside
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.target import Agent, Connect, Target, connect, decoded
+from orchestrator.remote.beside import Beside
 
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from orchestrator.agent import wire
+from orchestrator.agent import next_steps, wire
 from orchestrator.errors import AgentError, OrchestratorError, UsageError
 
 if TYPE_CHECKING:
@@ -16,10 +15,6 @@ if TYPE_CHECKING:
     from orchestrator.flows.observer import Observer
 
 T = TypeVar("T")
-
-_BARE_COMMAND = re.compile(
-    r"\bfab (status|logs|launch|relaunch|teardown|doctor|attach|resume|rollback|boot|adopt|measure|budget|profile|lock\.\w+)\b(?! --host)"
-)
 
 
 class Agent(Protocol):
@@ -93,13 +88,11 @@ class Target:
 
     def command(self, verb: str, *more: str) -> str:
         """A command line about this target, for a next step."""
-        return " ".join(["fab", verb, f"--host {self.host.name}", f"--service {self.service.name}", *more])
+        return next_steps.command(verb, self.host.name, self.service.name, *more)
 
     def named(self, next_step: str | None) -> str | None:
         """A next step from the box, which doesn't know how it is called here: its commands name this target."""
-        if next_step is None:
-            return None
-        return _BARE_COMMAND.sub(lambda match: self.command(match[1]), next_step)
+        return None if next_step is None else next_steps.named(next_step, self.host.name, self.service.name)
 
     def advised(self, verdicts: Sequence[wire.Verdict]) -> list[wire.Verdict]:
         """Verdicts from the box with their next steps named likewise."""

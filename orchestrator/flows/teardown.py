@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.agent import wire
+from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.attach import survey_with_clear_way
+from orchestrator.flows.hooks import UNLESS_HOOKED, hooks_of
 from orchestrator.flows.locks import Patience, persistently
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, carry_out, leave_running, make_order, policy_for, settle
@@ -44,13 +46,16 @@ def _teardown(
         found = survey_with_clear_way(agent, target, wire.OrderKind.TEARDOWN, options, observer, confirm, interruption, connect, patience)
         if isinstance(found, Outcome):
             return found
+        arrangement = Arrangement(agent, target, observer)
         plan = plan_teardown(target, found, options)
         if found.server is None:
             observer.plan(plan)
             return Outcome(plan)
+        plan = arrangement.shown_in(plan)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        return Outcome(plan, carry_out(agent, target, make_order(target, plan, options, None), observer, connect, interruption))
+        order = arrangement.laid_into(make_order(target, plan, options, None), plan)
+        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption))
 
 
 def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) -> Plan:
@@ -62,7 +67,8 @@ def plan_teardown(target: Target, found: wire.SurveyReport, options: Options) ->
         if found.boot is not None and found.boot.armed:
             remarks.append(f"{found.boot.unit} may start it again: {target.command('boot', '--off')} removes that")
     else:
-        remarks = ["nothing serves afterwards; no router or load balancer is told", *grace_remarks(policy)]
+        unless = UNLESS_HOOKED if hooks_of(target).before else ""
+        remarks = [f"nothing serves afterwards; {unless}no router or load balancer is told", *grace_remarks(policy)]
     refusals = []
     if server is not None and server.manager.kind == wire.ManagerKind.UNSUPPORTED:
         refusals.append(f"manager: {server.manager.name} runs this server and would not like it stopped from here: {server.manager.detail}")

@@ -17,7 +17,7 @@ from pathlib import Path
 import asyncssh
 import yaml
 
-from orchestrator.config.shipped import SHIPPED_FOLDERS, shipped_profiles
+from orchestrator.folders import SHIPPED_FOLDERS, shipped_profiles
 from orchestrator.lab.layout import ADDRESS, GPU_COUNT, HOSTS, TIME_SCALE, LabHost, Layout, Ports
 
 STANDIN = Path(__file__).parent / "standin"

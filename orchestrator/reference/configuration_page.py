@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel
 
 from orchestrator.agent.load_limits import COLD_LOAD, WARM_LOAD
-from orchestrator.config import models, playbook, playbook_words, sweep, tuning
+from orchestrator.config import hooks, models, playbook, playbook_words, sweep, tuning
 from orchestrator.config.sections import SECTIONS
 from orchestrator.reference.model_fields import Described, fields_of, models_below, title_of
 from orchestrator.reference.pages import EXAMPLES, first_paragraph
@@ -22,6 +22,8 @@ SECTION_MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "expectations": (models.ExpectationModel,),
     "floor": (models.FloorModel,),
     "secrets": (),
+    "hooks": tuple(models_below(hooks.HooksModel)),
+    "webhook": (hooks.WebhookModel,),
     "backend": tuple(models_below(models.Backend)),
     "tuning": tuple(models_below(tuning.TuningProfile)),
     "sweep": tuple(models_below(sweep.SweepModel)),
@@ -97,6 +99,11 @@ def _more(name: str) -> Iterator[str]:
             "SGLang's argument (`api-key`) and where its value is found on the operator's machine: `env:NAME`, `file:PATH`, or "
             "`{command: [PROGRAM, ARGUMENT, ...]}`, which prints it. A secret itself is never written there."
         )
+    if name == "hooks":
+        yield "An argument list alone stands for a mapping with it as `command`. A host has the same key, for all of its services."
+        yield "What a command is told, and when it is run: [hooks and notices](hooks.md)."
+    if name == "webhook":
+        yield "A host has the same key. What is sent, and by whom: [hooks and notices](hooks.md#notices)."
     if name == "tuning":
         yield f"Kinds of knobs (`KNOB_KINDS`): {', '.join(f'`{kind}`' for kind in tuning.KNOB_KINDS)}."
     if name == "playbook":

@@ -9,6 +9,7 @@ import contextlib
 import json
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ from orchestrator.remote.endings import Ending, explain_ending, explain_failure
 from orchestrator.remote.frames import FrameDecoder, FrameError, Tail
 from orchestrator.remote.place import Place
 from orchestrator.remote.shipment import FIRST_STAGE, GREETING, boot_code, package_for
+from orchestrator.remote.waiting import LONGEST_DEAF, waiting
 
 if TYPE_CHECKING:
     import paramiko
@@ -70,7 +72,7 @@ class AgentClient:
 
     def _events(self, exchange: _Exchange) -> Iterator[wire.Event]:
         try:
-            while data := self._receive(exchange):
+            while data := self._receive_telling(exchange):
                 events = self._decode(exchange, data)
                 exchange.answer_greeting()
                 for event in events:
@@ -83,17 +85,24 @@ class AgentClient:
         finally:
             exchange.close()
 
+    def _receive_telling(self, exchange: _Exchange) -> bytes:
+        with waiting(f"waiting for {self._place.label}: {exchange.verb}", exchange.deadline.seconds, exchange.began):
+            return self._receive(exchange)
+
     def _receive(self, exchange: _Exchange) -> bytes:
+        """Wait for what comes next, in short pieces: see :data:`waiting.LONGEST_DEAF`."""
         limit = exchange.deadline.seconds
-        exchange.channel.settimeout(None if limit is None else max(exchange.deadline.left(), 0.001))
-        try:
-            return exchange.channel.recv(CHUNK)
-        except TimeoutError:
-            raise AgentError(
-                f"{self._place.label}: no answer to {exchange.verb} within {limit:g} s; {_after_giving_up(exchange.verb)}",
-                evidence=exchange.evidence,
-                next_step=f"look at the load there: ssh {self._place.description.endpoint.address} uptime",
-            ) from None
+        while True:
+            left = LONGEST_DEAF if limit is None else max(exchange.deadline.left(), 0.001)
+            exchange.channel.settimeout(min(left, LONGEST_DEAF))
+            with contextlib.suppress(TimeoutError):
+                return exchange.channel.recv(CHUNK)
+            if limit is not None and exchange.deadline.passed:
+                raise AgentError(
+                    f"{self._place.label}: no answer to {exchange.verb} within {limit:g} s; {_after_giving_up(exchange.verb)}",
+                    evidence=exchange.evidence,
+                    next_step=f"look at the load there: ssh {self._place.description.endpoint.address} uptime",
+                )
 
     def _decode(self, exchange: _Exchange, data: bytes) -> list[wire.Event]:
         try:
@@ -126,6 +135,7 @@ class _Exchange:
         self.channel = channel
         self.verb = verb
         self.deadline = deadline
+        self.began = time.monotonic()
         self.decoder = decoder
         self.errors = Tail()
         self._drain = threading.Thread(target=self._drain_errors, name="agent-stderr", daemon=True)

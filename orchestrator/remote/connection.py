@@ -7,7 +7,10 @@ neither ``~/.ssh/config`` nor ``/etc/ssh/ssh_config`` nor Fabric's own configura
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
+import ipaddress
 import logging
 import socket
 import time
@@ -20,9 +23,11 @@ import paramiko
 
 from orchestrator.errors import ConnectError, ConnectionLostError, OrchestratorError
 from orchestrator.remote.authentication import KeyAuthentication
+from orchestrator.remote.beside import Beside
 from orchestrator.remote.endpoint import Deadlines, Endpoint
 from orchestrator.remote.host_keys import KnownKey, known_keys, preferred_algorithms, verify
 from orchestrator.remote.liveness import Liveness
+from orchestrator.remote.waiting import waiting
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else it prints tracebacks on the operator's screen
 
@@ -101,19 +106,21 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
         endpoint, deadlines = self.endpoint, self.deadlines
         started = time.monotonic()
         self.client.set_missing_host_key_policy(_VerifyPolicy(endpoint, known))
+        told = waiting(f"logging in to {endpoint.label} at {endpoint.where}", deadlines.banner + deadlines.authentication)
         try:
-            self.client.connect(
-                hostname=endpoint.address,
-                port=endpoint.port,
-                username=endpoint.user,
-                sock=sock,
-                timeout=deadlines.handshake,
-                banner_timeout=deadlines.banner,
-                auth_timeout=deadlines.authentication,
-                channel_timeout=deadlines.channel,
-                transport_factory=_transport_factory(known),
-                auth_strategy=KeyAuthentication(endpoint),
-            )
+            with told:
+                self.client.connect(
+                    hostname=endpoint.address,
+                    port=endpoint.port,
+                    username=endpoint.user,
+                    sock=sock,
+                    timeout=deadlines.handshake,
+                    banner_timeout=deadlines.banner,
+                    auth_timeout=deadlines.authentication,
+                    channel_timeout=deadlines.channel,
+                    transport_factory=_transport_factory(known),
+                    auth_strategy=KeyAuthentication(endpoint),
+                )
         except OrchestratorError:
             raise
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -211,11 +218,44 @@ def open_tcp(endpoint: Endpoint, deadlines: Deadlines) -> socket.socket:
         ConnectError: the name is unknown, nobody answers, or the port is closed.
     """
     try:
-        sock = socket.create_connection((endpoint.address, endpoint.port), timeout=deadlines.connect)
+        with waiting(f"connecting to {endpoint.label} at {endpoint.where}", deadlines.connect):
+            sock = _connected(endpoint, deadlines)
     except OSError as error:
         raise explain_network(endpoint, error, deadlines) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return _PromptSocket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+
+
+def _connected(endpoint: Endpoint, deadlines: Deadlines) -> socket.socket:
+    """A connection to the first of the endpoint's addresses that takes one."""
+    failed: OSError | None = None
+    for address in _addresses(endpoint, deadlines):
+        try:
+            return socket.create_connection((address, endpoint.port), timeout=deadlines.connect)
+        except OSError as error:
+            failed = error
+    raise failed or OSError(errno.EADDRNOTAVAIL, "it has no address")
+
+
+def _addresses(endpoint: Endpoint, deadlines: Deadlines) -> list[str]:
+    """What the endpoint's name stands for. The resolver can be neither interrupted nor bounded, so it is asked beside.
+
+    Raises:
+        ConnectError: it does not answer.
+        OSError: there is no such name.
+    """
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(endpoint.address)
+        return [endpoint.address]
+    asked = Beside(lambda: socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM))
+    try:
+        found = asked.result(deadlines.connect)
+    except TimeoutError:
+        raise ConnectError(
+            f"{endpoint.label}: the name {endpoint.address} was not resolved within {deadlines.connect:g} s",
+            next_step=f"is the VPN up, and its name server? getent hosts {endpoint.address}; or write an IP address in hosts.yml",
+        ) from None
+    return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
 def said(error: BaseException) -> str:

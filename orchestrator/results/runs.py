@@ -10,6 +10,7 @@
       server.log      head and tail of the server's log
       result.json     how it ended
       timings.json    decode timings, old and new
+      hook-before-1.txt   what a command around the order said; notice.json: what became of the notice of its end
       measure.json    a decode timing by batch size, with what it depends on
       sweep.jsonl     what a sweep has tried so far, synced line by line; sweep.json: what it has found
       budget.json     where the time of a decode step goes, by timing its parts
@@ -34,6 +35,7 @@ from typing import Any
 
 import orchestrator
 from orchestrator.agent import wire
+from orchestrator.results.hook_run import HookRun
 from orchestrator.results.redaction import Redactor
 
 ENVIRONMENT_VARIABLE = "ORCHESTRATOR_RUNS"
@@ -65,6 +67,7 @@ class RunFolder:
         self._redactor = redactor
         self._warn = warn
         self._warned = False
+        self._hooks: list[str] = []
 
     @classmethod
     def create(
@@ -203,6 +206,19 @@ class RunFolder:
     def collected(self, collected: wire.Collected) -> None:
         for name, text in collected.files.items():
             self.keep_text(name, text)
+
+    @property
+    def kept_in(self) -> str | None:
+        return str(self.path) if self.kept else None
+
+    def hook(self, run: HookRun) -> None:
+        self._hooks.append(run.when)
+        self.keep_text(f"hook-{run.when}-{self._hooks.count(run.when)}.txt", run.text())
+        self.event("hook", {"when": run.when, "command": list(run.command), "status": run.status, "ending": run.ending})
+
+    def notice(self, fate: wire.Fate) -> None:
+        self.keep("notice.json", fate)
+        self.event("notice", fate)
 
 
 class RunFolders:

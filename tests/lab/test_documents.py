@@ -22,8 +22,12 @@ from tests.rig.documents import checked
 HOST = "lab-rtx6000"
 AT = ("--host", HOST)
 TIMED = ("--batch", "1", "--input", "16", "--output", "16", "--repeats", "2")
-ELSEWHERE = {"budget": "it takes PyTorch; tests/unit/cli/test_budget.py", "profile": "it takes PyTorch; tests/unit/cli/test_profile.py"}
-"""Verbs whose answers the stand-in can't give, with where they are seen."""
+ELSEWHERE = {
+    "budget": "it takes PyTorch; tests/unit/cli/test_budget.py",
+    "profile": "it takes PyTorch; tests/unit/cli/test_profile.py",
+    "init": "it makes an inventory of its own; tests/lab/test_init.py",
+}
+"""Verbs that are not asked for an answer here, with where it is seen."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,8 @@ def test_every_verb_answers_with_its_document(evening: Evening) -> None:
     ask("report", "--out", str(evening.folder / "page.html"))
     assert ask("export", name, "--invalid")["rows"]
 
+    assert ask("completion", "bash")["script"]
+    assert ask("docs", "service")["topics"][0]["text"]
     ask("runbook.list")
     ask("runbook.show", "switch-backend")
     ask("runbook.run", "switch-backend", *AT, "--set", "backend=auto", "--plan")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,9 @@ from orchestrator.agent.command_lines import without_gate
 from orchestrator.agent.journal import order_status, read_journal
 from orchestrator.agent.state_folder import StateFolder
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, Operator, layout, operator, served, serving, state
+from tests.rig import terminal
 from tests.rig.documents import checked
+from tests.rig.terminal import Terminal
 
 __all__ = ["layout", "operator", "served"]
 
@@ -29,50 +30,10 @@ RELAUNCH = ("relaunch", "--sequential", "--no-measure", "--yes", "--force", "--b
 """Its states are the same whatever room this machine has. Staged ones: test_relaunch_staged.py."""
 
 
-class Terminal:
-    """A verb on a terminal of its own."""
-
-    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
-        self.process = process
-        self.text = ""
-        self._master = master
-
-    def wait_for(self, words: str, seconds: float = PATIENCE) -> float:
-        """Read until `words` are there; how long that took."""
-        begun = time.monotonic()
-        assert wait_until(lambda: words in self._read(), Deadline(seconds), 0.01), self.text
-        return time.monotonic() - begun
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def exit_code(self) -> int:
-        assert wait_until(lambda: self._read() is not None and self.process.poll() is not None, Deadline(PATIENCE), 0.02), self.text
-        self._read()
-        return self.process.wait(1)
-
-    def _read(self) -> str:
-        with suppress(OSError):
-            self.text += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(self._master, 65536).decode("utf-8", "replace"))
-        return self.text
-
-
 @contextmanager
 def on_a_terminal(who: Operator, *words: str) -> Iterator[Terminal]:
-    master, slave = pty.openpty()
-    os.set_blocking(master, False)
-    environment = {**who.environment, "TERM": "xterm", "COLUMNS": "200"}
-    process = subprocess.Popen(who.command(*words), env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-    os.close(slave)
-    try:
-        yield Terminal(process, master)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
+    with terminal.on_a_terminal(who.command(*words), who.environment) as shown:
+        yield shown
 
 
 @contextmanager
@@ -160,27 +121,27 @@ def test_ctrl_c_without_a_terminal_leaves_it_running(served: Operator) -> None:
 @pytest.mark.slow
 def test_ctrl_c_on_a_terminal_asks_once_and_stops_it_safely(served: Operator) -> None:
     (before,) = serving(served.layout)
-    with on_a_terminal(served, *RELAUNCH, "marlin") as terminal:
-        terminal.wait_for("LOADING")
-        terminal.interrupt()
-        assert terminal.wait_for("left half-done? No leaves it running [y/N]") < 1.0
-        terminal.type("y\n")
-        terminal.wait_for("stops safely")
-        assert terminal.exit_code() == 6
-        assert "RESTORED" in terminal.text
+    with on_a_terminal(served, *RELAUNCH, "marlin") as shown:
+        shown.wait_for("LOADING")
+        shown.interrupt()
+        assert shown.wait_for("left half-done? No leaves it running [y/N]") < 1.0
+        shown.type("y\n")
+        shown.wait_for("stops safely")
+        assert shown.exit_code() == 6
+        assert "RESTORED" in shown.text
     (after,) = serving(served.layout)
     assert without_gate(after.main.arguments) == without_gate(before.main.arguments)
 
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_on_a_terminal_leaves_it_running(served: Operator) -> None:
-    with on_a_terminal(served, *RELAUNCH, "marlin") as terminal:
-        terminal.wait_for("DRAINING")
-        terminal.interrupt()
-        terminal.wait_for("[y/N]")
-        terminal.interrupt()
-        assert terminal.exit_code() == 130
-        assert "goes on in" in terminal.text
+    with on_a_terminal(served, *RELAUNCH, "marlin") as shown:
+        shown.wait_for("DRAINING")
+        shown.interrupt()
+        shown.wait_for("[y/N]")
+        shown.interrupt()
+        assert shown.exit_code() == 130
+        assert "goes on in" in shown.text
     assert served.run("attach").returncode == 0
 
 

@@ -23,7 +23,7 @@ from orchestrator.results.sweep_journal import read_records
 from orchestrator.results.sweep_records import Ordered
 from tests.lab.test_relaunch_end_to_end import PATIENCE, QUICK, TIMED, Operator, serving, state
 from tests.rig.documents import checked
-from tests.rig.terminal import Reply, answer_steps
+from tests.rig.keyboard import Reply, answer_steps
 
 SPEED = {"drain": 5.0, "measure_repeats": 2, "measure_input_tokens": 16, "measure_output_tokens": 16, "generations": 2, "measure": False}
 SHORT = ("--set", "batch=1")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tests.lxc.standin_box import StandinBox
+from tests.rig.keyboard import PastedShell
 from tests.rig.ssh import SshServer
-from tests.rig.terminal import PastedShell
 
 _PLACES = {"On the host:": "host", "Where SGLang runs:": "place", "At your own machine:": "here"}
 

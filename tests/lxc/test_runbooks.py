@@ -19,9 +19,9 @@ from tests.lxc.by_hand import Person
 from tests.lxc.standin_box import MODEL, PYTHON, SERVICE, STATE, StandinBox, standin_box
 from tests.rig.commands import wait_for
 from tests.rig.inventory import BY_SSH
+from tests.rig.keyboard import Reply
 from tests.rig.knob_tree import CPUS, NUMA_BALANCING
 from tests.rig.network import Bridge
-from tests.rig.terminal import Reply
 from tests.rig.workspace import Workspace
 
 pytestmark = [pytest.mark.lxc, pytest.mark.slow]

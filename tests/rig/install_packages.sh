@@ -2,7 +2,7 @@
 # Install the Debian packages that the tests on real parts need, where that is possible: as root, with apt.
 # Never a failure: what is missing in the end is the reason by which pytest skips a tier.
 set -u
-packages="python3 python3-venv lxc uidmap iproute2 openssh-server openssh-client systemd systemd-sysv dbus libpam-systemd sudo tmux procps util-linux pciutils nftables gcc libc6-dev chromium fonts-dejavu-core"
+packages="python3 python3-venv lxc uidmap iproute2 openssh-server openssh-client systemd systemd-sysv dbus libpam-systemd sudo tmux procps util-linux pciutils nftables gcc libc6-dev chromium fonts-dejavu-core zsh fish"
 
 missing=
 for package in $packages; do

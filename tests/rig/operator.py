@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rig.documents import checked
-from tests.rig.terminal import Reply, answer_steps
+from tests.rig.keyboard import Reply, answer_steps
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,15 @@ ALLOWED = {
     "__init__": set(),
     "__main__": {"cli"},
     "errors": set(),
+    "folders": {"errors"},
     "agent": {"agent"},
-    "config": {"agent", "config", "errors"},
+    "config": {"agent", "config", "errors", "folders"},
     "remote": {"agent", "config", "errors", "remote"},
     "results": {"agent", "config", "errors", "results"},
     "reference": {"agent", "config", "reference"},
-    "flows": {"agent", "config", "errors", "flows", "remote", "results"},
-    "cli": {"agent", "cli", "config", "errors", "flows", "lab", "reference", "remote", "results"},
-    "lab": {"agent", "config", "errors", "lab"},
+    "flows": {"agent", "config", "errors", "flows", "folders", "remote", "results"},
+    "cli": {"agent", "cli", "config", "errors", "flows", "folders", "lab", "reference", "remote", "results"},
+    "lab": {"agent", "config", "errors", "folders", "lab"},
 }
 """What each part of the program may import of the others."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.agent.wire import LockStatus, OrderResult
+from orchestrator.agent.wire import Fate, LockStatus, OrderResult
 from orchestrator.agent.wire_launches import AdoptReport, BootReport, LaunchesReport
 from orchestrator.flows.plan import Plan
+from orchestrator.results.hook_run import HookRun
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Change:
 
     Attributes:
         result: how it ended; null where only the plan was asked for.
+        hooks: the commands around it that were run here, in their sequence.
+        notice: what became of the notice of its end; null where none was to be sent.
         see: the commands that show pages about how it failed.
     """
 
@@ -22,17 +25,44 @@ class Change:
     service: str
     plan: Plan
     result: OrderResult | None
+    hooks: list[HookRun]
+    notice: Fate | None
     see: list[str]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """How a change ended that was begun elsewhere or earlier; `see` are the commands that show pages about how it failed."""
+    """How a change ended that was begun elsewhere or earlier.
+
+    Attributes:
+        hooks: the commands after it that were run here, as nobody had run them yet.
+        notice: what became of the notice of its end, whoever sent it; null where none was to be sent.
+        see: the commands that show pages about how it failed.
+    """
 
     host: str
     service: str
     result: OrderResult
+    hooks: list[HookRun]
+    notice: Fate | None
     see: list[str]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the document of a verb that failed has beside the error: each of these that was known by then, and no other.
+
+    Attributes:
+        plan: the plan.
+        result: how the change ended.
+        hooks: the commands around it that were run here, in their sequence.
+        notice: what became of the notice of its end.
+    """
+
+    plan: Plan
+    result: OrderResult
+    hooks: list[HookRun]
+    notice: Fate
 
 
 @dataclass(frozen=True)

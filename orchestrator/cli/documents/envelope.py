@@ -56,7 +56,7 @@ class Envelope:
         verb: the verb's whole name; null where the command line named none.
         exit_code: the exit code of the process (see the README's table).
         error: why the verb did not do what was asked; null where it did, also when its answer is bad news. With an error nothing of the
-            answer follows, except the `plan` and the `result` that were known by then.
+            answer follows, except the `plan`, the `result`, the `hooks` and the `notice` that were known by then.
         run: the run folder that was kept of this call; null where none was.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,44 +15,53 @@ from orchestrator.config import Host, Service, TuningProfile
 from orchestrator.config.models import RequirementsModel
 from orchestrator.flows.trust import Offer
 
+_LISTED: Mapping[str, JsonSchemaValue] = {"secrets": {"type": "array", "items": {"type": "string"}}, "webhook": {"type": "boolean"}}
+"""Fields of the inventory that say where secrets are found, and what is told of each instead."""
 
-class _NamesOnly:
-    """A model as data in which a field that maps names to values became the list of the names."""
 
-    def __init__(self, model: type[BaseModel], field: str) -> None:
+class _AsListed:
+    """A model as data without where its secrets are found."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
         self._model = model
-        self._field = field
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return handler.generate_schema(self._model)
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         whole = handler(core)
-        model = handler.resolve_ref_schema(whole)
-        about = {name: value for name, value in model["properties"][self._field].items() if name in ("title", "description")}
-        model["properties"][self._field] = {**about, "type": "array", "items": {"type": "string"}}
+        properties = handler.resolve_ref_schema(whole)["properties"]
+        for name in _LISTED.keys() & properties.keys():
+            about = {key: value for key, value in properties[name].items() if key in ("title", "description")}
+            properties[name] = {**about, **_LISTED[name]}
         return whole
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of the inventory in a folder."""
+    """The hosts of the inventory in a folder. Of `webhook` each says whether it names one."""
 
     inventory: str
-    hosts: list[Host]
+    hosts: list[Annotated[dict[str, Any], _AsListed(Host)]]
+
+
+def host_data(host: Host) -> dict[str, Any]:
+    """A host as data, without where its webhook's URL is."""
+    return {**host.model_dump(mode="json", exclude={"webhook"}), "webhook": host.webhook is not None}
 
 
 @dataclass(frozen=True)
 class Services:
-    """The services of the inventory in a folder. Of `secrets` each has the names alone."""
+    """The services of the inventory in a folder. Of `secrets` each has the names alone, of `webhook` whether it names one of its own."""
 
     inventory: str
-    services: list[Annotated[dict[str, Any], _NamesOnly(Service, "secrets")]]
+    services: list[Annotated[dict[str, Any], _AsListed(Service)]]
 
 
 def service_data(service: Service) -> dict[str, Any]:
     """A service as data, without where its secrets are."""
-    return {**service.model_dump(mode="json", exclude={"secrets"}), "secrets": sorted(service.secrets)}
+    told = {"secrets": sorted(service.secrets), "webhook": service.webhook is not None}
+    return {**service.model_dump(mode="json", exclude=set(told)), **told}
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from orchestrator.agent.wire import OrderResult
 from orchestrator.cli.documents import docstrings
+from orchestrator.cli.documents.changes import Heard
 from orchestrator.cli.documents.envelope import SCHEMA, Envelope, written
 from orchestrator.cli.documents.table import ANSWERS
-from orchestrator.flows.plan import Plan
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IDENTIFIER = f"urn:lxc-gpu-orchestrator:documents:{SCHEMA}"
@@ -60,13 +59,13 @@ def _field(schema: JsonSchemaValue, about: str, values: list[str]) -> JsonSchema
 
 def schema() -> dict[str, Any]:
     """All of it, as JSON's own types."""
-    kinds = dict.fromkeys([Envelope, Plan, OrderResult, *(kind for answers in ANSWERS.values() for kind in answers)])
+    kinds = dict.fromkeys([Envelope, Heard, *(kind for answers in ANSWERS.values() for kind in answers)])
     made, shared = TypeAdapter.json_schemas([(kind, "serialization", TypeAdapter(kind)) for kind in kinds], schema_generator=_Generator)
     types: dict[str, JsonSchemaValue] = shared["$defs"]
     whole = {kind: types[_name(made[kind, "serialization"])] for kind in kinds}
     envelope = whole[Envelope]
     verbs = {verb: {"anyOf": [*(_answer(envelope, whole[kind], verb) for kind in found), _ref(FAILURE)]} for verb, found in ANSWERS.items()}
-    failure = _failure(envelope, made[Plan, "serialization"], made[OrderResult, "serialization"])
+    failure = _failure(envelope, whole[Heard])
     own = {FAILURE: failure, **verbs}
     used = _reached(own, types)
     definitions = {**own, **{name: item for name, item in types.items() if name in used}}
@@ -93,17 +92,13 @@ def _answer(envelope: JsonSchemaValue, answer: JsonSchemaValue, verb: str) -> Js
     return {"type": "object", **about, "properties": properties, "required": list(properties)}
 
 
-def _failure(envelope: JsonSchemaValue, plan: JsonSchemaValue, result: JsonSchemaValue) -> JsonSchemaValue:
+def _failure(envelope: JsonSchemaValue, heard: JsonSchemaValue) -> JsonSchemaValue:
     """What any verb prints that did not."""
     problem = next(item for item in envelope["properties"]["error"]["anyOf"] if "$ref" in item)
     own = {"schema": {"const": SCHEMA}, "error": {**problem, "description": envelope["properties"]["error"]["description"]}}
-    heard = {
-        "plan": {**plan, "description": "The plan, where it was known by then."},
-        "result": {**result, "description": "The result, likewise."},
-    }
     properties = {**envelope["properties"], **own}
     about = "A verb that did not do what was asked, or a command line that never came to one."
-    return {"type": "object", "description": about, "properties": {**properties, **heard}, "required": list(properties)}
+    return {"type": "object", "description": about, "properties": {**properties, **heard["properties"]}, "required": list(properties)}
 
 
 def _reached(part: Any, types: dict[str, JsonSchemaValue], found: frozenset[str] = frozenset()) -> frozenset[str]:

@@ -17,6 +17,7 @@ from orchestrator.cli.documents import (
     reference,
     runbooks,
     runs,
+    shells,
     sweeps,
     timing,
 )
@@ -54,6 +55,7 @@ ANSWERS: Mapping[str, tuple[type[Any], ...]] = {
     "tunings": (inventory.Tunings,),
     "trust": (inventory.Trusted,),
     "docs": (reference.Topics,),
+    "completion": (shells.Completion,),
     "lab.up": (lab.Lab,),
     "lab.down": (lab.Lab,),
     "lab.status": (lab.Lab,),

@@ -150,6 +150,9 @@ class RememberingSteps:
         if f"activate {launch.launch_id}" in self.failing:
             raise LaunchFailed(wire.Failure("killed", f"{launch.launch_id} was killed"))
 
+    def usual(self, launch: wire.Launch) -> dict[str, wire.UsualPhase]:
+        return {"imports": wire.UsualPhase(20.0, 22.0, 3), "weights": wire.UsualPhase(40.0, 44.0, 3)}
+
     def unstage(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:
         self._gated(f"unstage {launch.launch_id}", launch)
         if "unstage" in self.failing:

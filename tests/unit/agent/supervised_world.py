@@ -194,6 +194,9 @@ class WorldSteps:
         self._world.running.add(launch.launch_id)
         self._world.effect("after activation")
 
+    def usual(self, launch: wire.Launch) -> dict[str, wire.UsualPhase]:
+        return {"weights": wire.UsualPhase(40.0, 44.0, 3)}
+
     def unstage(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:
         self._world.effect("before a staged launch is ended")
         self._world.end(launch.launch_id)

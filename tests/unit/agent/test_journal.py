@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import wire
-from orchestrator.agent.journal import JOURNAL, Journal, ServiceLock, Tail, lock_holder, order_status, read_journal
+from orchestrator.agent.journal import JOURNAL, PROGRESS, Journal, ServiceLock, Tail, lock_holder, order_status, read_journal
 from orchestrator.agent.private_files import write_private
 from orchestrator.agent.state_folder import StateFolder
 
@@ -76,6 +76,27 @@ def test_everything_passes_the_scrubber(tmp_path: Path) -> None:
         journal.state("CHECKED", "key hunter22", {"argv": ["--api-key", "hunter22"]})
         journal.progress("phase", "hunter22")
     assert not [path for path in tmp_path.iterdir() if "hunter22" in path.read_text()]
+
+
+def test_progress_tells_how_long_the_state_and_the_phase_have_gone_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("orchestrator.agent.journal.time.monotonic", lambda: now[0])
+    with Journal(tmp_path) as journal:
+        for state, phase, moment in (
+            ("LOADING", "", 100.0),
+            ("", "imports", 101.0),
+            ("", "weights", 104.0),
+            ("", "weights", 110.0),
+            ("ANSWERING", "", 120.0),
+            ("", "weights", 121.5),
+        ):
+            now[0] = moment
+            if state:
+                journal.state(state, "")
+            else:
+                journal.progress(phase)
+    told = [(item["phase"], item["elapsed"], item["in_phase"]) for item in Tail(tmp_path / PROGRESS).read()]
+    assert told == [("imports", 1.0, 0.0), ("weights", 4.0, 0.0), ("weights", 10.0, 6.0), ("weights", 1.5, 0.0)]
 
 
 def test_tail_gives_each_whole_line_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.history import USUAL
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.relaunch import Relaunch
 from orchestrator.agent.steps import Previous, Stopped
@@ -64,6 +65,21 @@ def test_the_intent_and_what_it_held_at_the_gate_are_in_the_journal() -> None:
     assert (intent["launch_id"], intent["unit"], intent["gate_port"]) == ("new", None, GATE_PORT)
     assert intent["argv"][-2:] == ["--gated-launch-port", str(GATE_PORT)]
     assert at_gate == {"runner": "unit", "at_gate": {"seconds": 18.0, "footprint": {"GPU-1": 500}}}
+
+
+def test_what_is_usual_travels_with_the_line_that_begins_a_load() -> None:
+    journal = ListJournal()
+    Relaunch(staged(), RememberingSteps(), journal).run()
+    told = {state for state, data in zip(journal.states, journal.data, strict=True) if USUAL in data}
+    assert told == {State.STAGING, State.LOADING}
+    assert journal.data[journal.states.index(State.LOADING)][USUAL] == {"weights": wire.UsualPhase(40.0, 44.0, 3)}
+
+
+def test_a_load_begins_although_nobody_can_say_what_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RememberingSteps, "usual", lambda *_: 1 / 0)
+    for asked in (staged(), replace(staged(), staged=False)):
+        result, _ = carry_out(asked, RememberingSteps())
+        assert result.state == State.DONE
 
 
 def test_a_sequential_order_warms_the_files_and_stages_nothing() -> None:

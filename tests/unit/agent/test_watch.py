@@ -35,3 +35,18 @@ def test_a_lock_of_the_load_itself_was_not_left_behind_before_it(
         watch.look(steady.now() + 2)
     told = "\n".join([caught.value.failure.summary, *caught.value.failure.evidence])
     assert [name for name in ("before", "meanwhile") if f"{tmp_path}/{name}/lock: left behind" in told] == locks
+
+
+def test_a_phase_that_says_nothing_is_told_again(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("[2026-11-29 12:18:55 TP0] Running FlashInfer autotune\n")
+    process = read_process(os.getpid())
+    assert process is not None
+    told: list[tuple[str, str]] = []
+    launch = wire.Launch("l", "svc", "auto", "/py", [], "127.0.0.1", 1)
+    watch = LoadWatch(launch, lambda: [process], log, wire.Policy(), lambda *what: told.append(what), lambda: None)
+    begun = steady.now()
+    for later in (0.0, 0.1, 5.0, 9.0, 10.2, 15.0, 20.5):
+        watch.look(begun + later)
+    watch.close()
+    assert told == [("autotune", "")] * 3

@@ -114,6 +114,8 @@ SECTION_MISTAKES = {
     "floor": ("services/glm5.yml", "name: glm5\n", "name: glm5\nfloor: {memory_bandwidth: 0}\n"),
     "expectations": ("services/glm5.yml", "name: glm5\n", "name: glm5\nexpectations: [{prompt: Why}]\n"),
     "secrets": ("services/glm5.yml", "env:CANARY_KEY", "hush"),
+    "hooks": ("services/glm5.yml", "name: glm5\n", "name: glm5\nhooks: {before: [[]]}\n"),
+    "webhook": ("hosts.yml", "port: 1\n", "port: 1\n    webhook: {url: https://hush}\n"),
     "backend": ("backends/ep8.yml", "kind: overlay", "kind: other"),
 }
 """Section -> a file of the inventory, what stands there, and a mistake."""

@@ -70,7 +70,7 @@ OF_SEVERAL_KINDS = {
     "plan": "what would be done: by an order, a sweep, a runbook; of show as it was kept",
     "steps": "of a sweep, a runbook, a decode step's account",
     "hosts": "of the inventory, of a preparation, of the lab",
-    "files": "of a run folder, of an inventory that was begun",
+    "files": "of a run with their sizes, of a new inventory with what was added",
 }
 """Fields of answers whose one name stands for several types, each with why that is no accident."""
 
@@ -249,7 +249,8 @@ def test_bad_news_is_an_answer_and_no_error(box: Box) -> None:
 
 def test_an_order_that_failed_has_its_result_and_no_error(box: Box) -> None:
     ended = box.run(healthy_agent(), *RELAUNCH, "--json")
-    assert list(ended.document) == ["schema", "verb", "exit_code", "error", "run", "host", "service", "plan", "result", "see"]
+    envelope = ["schema", "verb", "exit_code", "error", "run"]
+    assert list(ended.document) == [*envelope, "host", "service", "plan", "result", "hooks", "notice", "see"]
 
 
 @pytest.mark.parametrize("words", [["hosts"], ["services"], ["backends"], ["tunings"], ["runbook.list"]], ids=" ".join)

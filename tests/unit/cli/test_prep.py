@@ -24,7 +24,7 @@ from rich.console import Console
 from orchestrator.agent.wire_host import KnobOutcome, KnobSetting, Persistence, PersistenceAction, TuneAction
 from orchestrator.cli import edge, program
 from orchestrator.cli.prep_text import knob_table, values, was_and_is
-from orchestrator.cli.screen import TerminalScreen
+from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.errors import ConnectError, ContainerError, NotRootError
 from orchestrator.results.redaction import Redactor
 from tests.rig.documents import checked
@@ -432,7 +432,7 @@ def test_many_hosts_are_one_table_one_summary_and_one_exit_code(desk: Desk) -> N
     rows = [line.split()[0] for line in lines[header + 1 :] if re.match(r"  gpu\d", line)]
     assert rows == list(MANY)
     assert sum(bool(re.match(r"\d\d:\d\d:\d\d  \d/5  gpu\d: ", line)) for line in lines) == 5
-    assert any(line.endswith("asking 5 hosts, 5 at a time") for line in lines)
+    assert any(line.endswith("asking 5 hosts, 5 at a time, at most 120 s each") for line in lines)
     assert "gpu3, next: ping 127.0.0.1" in ended.err
     (folder,) = desk.runs
     assert lines[-3:] == [

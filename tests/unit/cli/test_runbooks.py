@@ -15,7 +15,7 @@ import pytest
 from orchestrator.agent import wire
 from orchestrator.cli.edge import Call
 from orchestrator.cli.runbook_markdown import markdown_lines
-from orchestrator.cli.screen import TerminalScreen
+from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.cli.verbs import verb_flags
 from orchestrator.config.playbook_files import load_playbooks
 from orchestrator.results.runbook_record import FILE

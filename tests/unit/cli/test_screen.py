@@ -12,7 +12,8 @@ from rich.console import Console
 
 from orchestrator.agent import wire
 from orchestrator.cli.blocks import Line, Table, part_aside, table_lines, wrapped
-from orchestrator.cli.screen import Screen, TerminalScreen
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.cli.text import comparison, duration, ended, progress_line
 from orchestrator.results.redaction import Redactor
 from tests.unit.flows.samples import CANARY, done, timing
@@ -115,7 +116,7 @@ def test_a_phase_that_says_nothing_grows_older(monkeypatch: pytest.MonkeyPatch) 
     screen, stream = terminal()
     screen.progress(wire.Progress("LOADING", "weights", 2.0))
     started = time.monotonic()
-    monkeypatch.setattr("orchestrator.cli.screen.time.monotonic", lambda: started + 60.0)
+    monkeypatch.setattr("orchestrator.cli.terminal.time.monotonic", lambda: started + 60.0)
     screen.close()
     assert "weights (1 min 02 s)" in stream.getvalue()
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.config import load_inventory
 from orchestrator.config.inventory_writer import ContainerEntry, HostEntry, host_text, tuning_text, with_entries
-from orchestrator.config.shipped import shipped_profiles
 from orchestrator.config.yaml_writer import comment_line
+from orchestrator.folders import shipped_profiles
 
 ENTRY = HostEntry(
     name="gpu9",

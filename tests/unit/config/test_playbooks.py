@@ -9,11 +9,12 @@ import pytest
 
 from orchestrator.cli.verbs import verb_flags
 from orchestrator.config import playbook_words as words
-from orchestrator.config.playbook_files import load_playbook, load_playbooks, playbook_paths, read_playbook, shipped_folder
+from orchestrator.config.playbook_files import load_playbook, load_playbooks, read_playbook
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.flows.by_hand import check_by_hand, verb_by_hand
 from orchestrator.flows.runbook import CHANGES, RESUMABLE
 from orchestrator.flows.runbook_facts import CHECKS, FACTS
+from orchestrator.folders import playbook_paths, shipped_playbooks
 
 ROOT = Path(__file__).parents[3]
 CASES = sorted((Path(__file__).parent / "data" / "playbook_mistakes").glob("*.case"))
@@ -108,7 +109,7 @@ def test_ones_own_playbook_counts_instead_of_a_shipped_one_of_its_name(tmp_path:
     inventory.mkdir()
     own = tmp_path / "playbooks"
     own.mkdir()
-    text = (shipped_folder() / "roll-back.yml").read_text(encoding="utf-8")
+    text = (shipped_playbooks() / "roll-back.yml").read_text(encoding="utf-8")
     (own / "roll-back.yml").write_text(text.replace("title: Go back", "title: Our way to go back"), encoding="utf-8")
     assert playbook_paths(inventory)["roll-back"] == own / "roll-back.yml"
     loaded = load_playbook("roll-back", inventory, verb_flags())

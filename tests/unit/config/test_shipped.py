@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.agent import wire
 from orchestrator.agent.load_limits import LoadLimits
-from orchestrator.config import Inventory, compose_launch, expectations, load_inventory, policy, requirements
+from orchestrator.config import HookModel, Inventory, compose_launch, expectations, load_inventory, policy, requirements
 from orchestrator.config.tuning import KNOB_KINDS, Expect
 from orchestrator.config.versions import Version
 from orchestrator.errors import ConfigError, RefusedError
@@ -138,6 +138,19 @@ def test_what_is_commented_out_is_valid_too(tmp_path: Path) -> None:
     loaded = load_inventory(tmp_path).service()
     assert set(loaded.secrets) == {"api-key", "admin-api-key"}
     assert loaded.user == "sglang"
+    first, second = loaded.hooks.before
+    assert (first.command[0], first.timeout, first.on_failure) == (
+        f"{tmp_path}/hooks/drain-router",
+        HookModel(command=["x"]).timeout,
+        "refuse",
+    )
+    assert (second.command[0], second.on_failure, len(loaded.hooks.after)) == ("logger", "warn", 1)
+    assert loaded.webhook is not None
+    assert (loaded.webhook.url.target, loaded.webhook.when, loaded.webhook.sender) == (
+        ("SLACK_WEBHOOK_URL",),
+        ["failure", "success"],
+        "auto",
+    )
     of_loads: dict[str, Any] = {"load_total": None, "load_stall": None, "stage_total": None, "phases": {}}
     assert loaded.policy.model_copy(update=of_loads) == type(loaded.policy)(), "the comments show the defaults"
     written = dataclasses.replace(policy(loaded), load_stall=None)

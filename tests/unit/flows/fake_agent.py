@@ -12,6 +12,7 @@ from orchestrator.agent.wire_host import DoctorReport, TuneReport
 from orchestrator.config import Host, Inventory
 from orchestrator.errors import AgentError, OrchestratorError
 from orchestrator.flows.target import Target
+from orchestrator.results.hook_run import HookRun
 
 T = TypeVar("T")
 
@@ -105,6 +106,9 @@ class Heard:
     lines: list[str] = field(default_factory=list)
     results: list[wire.OrderResult] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    hooks: list[HookRun] = field(default_factory=list)
+    notices: list[wire.Fate] = field(default_factory=list)
+    kept_in: str | None = None
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -132,3 +136,9 @@ class Heard:
 
     def collected(self, collected: wire.Collected) -> None:
         self.files.update(collected.files)
+
+    def hook(self, run: HookRun) -> None:
+        self.hooks.append(run)
+
+    def notice(self, fate: wire.Fate) -> None:
+        self.notices.append(fate)

@@ -14,8 +14,8 @@ from orchestrator import errors
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.failure_signatures import SIGNATURES
 from orchestrator.cli.verbs import verb_flags
-from orchestrator.config.playbook_files import playbook_paths
 from orchestrator.config.playbook_words import EXIT_VERDICTS, FINDINGS
+from orchestrator.folders import playbook_paths
 from orchestrator.reference import pages
 from orchestrator.reference.__main__ import made_pages
 from orchestrator.reference.failure_page import alternatives, classes, failure_page, read_cases, read_written

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
 import socket
+import threading
+import time
 
 import paramiko
 import pytest
@@ -75,3 +80,51 @@ def test_a_container_that_refuses_is_named_not_its_host() -> None:
 def test_paramikos_errors_are_shown_in_words() -> None:
     assert said(paramiko.ChannelException(2, "Connect failed")) == "connect failed"
     assert said(EOFError()) == "EOFError"
+
+
+def test_a_resolver_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(30.0))
+
+    with pytest.raises(ConnectError, match=r"the name gpu1\.example was not resolved within 0\.3 s") as caught:
+        open_tcp(ENDPOINT, dataclasses.replace(DEADLINES, connect=0.3))
+
+    answers.set()
+    assert "getent hosts gpu1.example" in (caught.value.next_step or "")
+
+
+def test_ctrl_c_does_not_wait_for_the_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, asked = threading.Event(), threading.Event()
+
+    def resolve(*_: object, **__: object) -> object:
+        asked.set()
+        return answers.wait(30.0)
+
+    def press() -> None:
+        asked.wait(10.0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    presses = threading.Thread(target=press)
+    presses.start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        open_tcp(ENDPOINT, DEADLINES)
+    answers.set()
+    presses.join()
+    assert time.monotonic() - begun < 1.0
+
+
+def test_the_second_address_is_tried_where_the_first_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def connect(address: tuple[str, int], timeout: float) -> object:
+        tried.append(address)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 22)) for address in ("192.0.2.1", "192.0.2.2")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(ConnectError, match="refuses connections"):
+        open_tcp(ENDPOINT, DEADLINES)
+    assert tried == [("192.0.2.1", 22), ("192.0.2.2", 22)]

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from orchestrator.agent import wire
+from orchestrator.results.hook_run import HookRun
 from orchestrator.results.redaction import Redactor
 from orchestrator.results.runs import RunFolder, last_dark_seconds
 from tests.unit.flows.samples import CANARY, done
@@ -96,3 +97,22 @@ def test_the_last_dark_time_is_that_of_the_newest_run_that_has_one(tmp_path: Pat
     make(tmp_path).result(done(dark_seconds=77.0, state="DOWN"))
     assert last_dark_seconds("gpu1", "glm5", tmp_path) == 12.0
     assert last_dark_seconds("gpu1", "other", tmp_path) is None
+
+
+def test_what_was_done_around_an_order_is_kept_masked(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    assert run.kept_in == str(run.path)
+    for when, status in (("before", 0), ("before", 3), ("after", 0)):
+        run.hook(HookRun(when, ["./hook", CANARY], status, 1.25, f"said {CANARY}", "oh\n"))
+    run.notice(wire.Fate("ann@laptop", "done", f"sent to {CANARY}"))
+    names = {path.name for path in run.path.iterdir()}
+    assert {"hook-before-1.txt", "hook-before-2.txt", "hook-after-1.txt", "notice.json"} <= names
+    assert (run.path / "hook-before-2.txt").read_text() == (
+        "$ ./hook ********\nended with status 3 after 1.2 s\n\n--- output\nsaid ********\n\n--- errors\noh\n"
+    )
+    assert read(run, "notice.json")["by"] == "ann@laptop"
+    assert [path.name for path in run.path.iterdir() if CANARY in path.read_text()] == []
+
+
+def test_a_run_that_is_not_kept_is_nowhere(tmp_path: Path) -> None:
+    assert RunFolder.create("relaunch", ["gpu1"], Redactor(), lambda text: None, root=tmp_path / "runs").kept_in is None

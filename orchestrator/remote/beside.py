@@ -1,10 +1,13 @@
-"""Asking one place while another is asked."""
+"""Asking one thing while another is asked, or so that Ctrl-C need not wait for the answer."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from orchestrator.remote.waiting import LONGEST_DEAF
 
 T = TypeVar("T")
 
@@ -35,9 +38,12 @@ class Beside(Generic[T]):
             TimeoutError: it takes longer.
             Exception: whatever the question raised.
         """
-        self._thread.join(seconds)
-        if self._thread.is_alive():
-            raise TimeoutError(f"no answer within {seconds:g} s")
+        end = None if seconds is None else time.monotonic() + seconds
+        while self._thread.is_alive():
+            left = LONGEST_DEAF if end is None else end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no answer within {seconds:g} s")
+            self._thread.join(min(left, LONGEST_DEAF))
         if self._error is not None:
             raise self._error
         return self._answers[0]
