@@ -31,7 +31,7 @@ from tests.rig.documents import SCHEMA_FILE, checked, first_mistake
 from tests.unit.cli.test_front_ends import FRONT_ENDS, REPOSITORY, FrontEnd, front_end
 from tests.unit.cli.test_verbs import RELAUNCH, Box, box
 from tests.unit.flows.fake_agent import answer
-from tests.unit.flows.samples import healthy_agent
+from tests.unit.flows.samples import healthy_agent, write_inventory
 from tests.unit.flows.tuned import write_tuned
 
 __all__ = ["box", "front_end"]
@@ -261,6 +261,25 @@ def test_the_shipped_inventory_fits(box: Box, words: list[str]) -> None:
 def test_of_a_secret_there_is_its_name_alone(box: Box) -> None:
     (service,) = box.run(healthy_agent(), "services", "--json").document["services"]
     assert service["secrets"] == ["api-key"]
+
+
+def test_of_a_webhook_there_is_that_it_is_named(box: Box, tmp_path: Path) -> None:
+    inventory = write_inventory(tmp_path / "told", second_host=True)
+    for path, before, named in (
+        (inventory / "hosts.yml", "    port: ", "    webhook: {url: env:CANARY_HOOK}\n    port: "),
+        (inventory / "services" / "tiny.yml", "name: tiny\n", "name: tiny\nwebhook: {url: file:canary_hook}\n"),
+    ):
+        text = path.read_text(encoding="utf-8")
+        assert before in text
+        path.write_text(text.replace(before, named, 1), encoding="utf-8")
+    found = {verb: box.run(healthy_agent(), verb, "--json", "--inventory", str(inventory)).document for verb in ("hosts", "services")}
+    assert {item["name"]: item["webhook"] for verb, told in found.items() for item in told[verb]} == {
+        "gpu1": True,
+        "gpu2": False,
+        "glm5": False,
+        "tiny": True,
+    }
+    assert "canary_hook" not in json.dumps(found).lower()
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml")))
