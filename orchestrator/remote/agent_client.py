@@ -171,15 +171,24 @@ class _Exchange:
         self._drain.join(seconds)
         self.channel.status_event.wait(seconds)
 
+    # A channel has one timeout for all that is done with it, and the reader of standard output sets a short one: here it ends nothing.
+
     def _send(self, data: bytes) -> None:
+        sent = 0
         # Nobody reads any more, or the channel was closed: the reader of standard output tells why.
         with contextlib.suppress(OSError, EOFError):
-            self.channel.sendall(data)
+            while sent < len(data):
+                with contextlib.suppress(TimeoutError):
+                    sent += self.channel.send(data[sent : sent + CHUNK])
 
     def _drain_errors(self) -> None:
         with contextlib.suppress(OSError, EOFError):
-            while data := self.channel.recv_stderr(CHUNK):
-                self.errors.add(data)
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    data = self.channel.recv_stderr(CHUNK)
+                    if not data:
+                        return
+                    self.errors.add(data)
 
 
 def _after_giving_up(verb: str) -> str:

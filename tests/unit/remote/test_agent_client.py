@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.errors import AgentError
-from orchestrator.remote.agent_client import AgentClient
+from orchestrator.remote.agent_client import AgentClient, _Exchange
 from orchestrator.remote.endpoint import Endpoint
+from orchestrator.remote.frames import FrameDecoder
 from orchestrator.remote.place import PlaceDescription
 
 
@@ -32,9 +35,6 @@ class SilentChannel:
     def recv_stderr(self, size: int) -> bytes:
         return b""
 
-    def sendall(self, data: bytes) -> None:
-        """Nobody reads it."""
-
     def close(self) -> None:
         """Nothing is held."""
 
@@ -48,3 +48,38 @@ def test_an_agent_that_writes_is_not_said_to_have_ended(verb: str, words: str) -
     )
     with pytest.raises(AgentError, match=f"gpu1: no answer to {verb} within 0.5 s; .*{words}"):
         AgentClient(place).ask(verb, wire.PingRequest(), wire.PlaceFacts, 0.5)
+
+
+class HesitantChannel(SilentChannel):
+    """Each read and each write runs into the channel's timeout first, and does a part the next time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = b""
+        self.errors = [b"a warning", b" and more", b""]
+        self._hesitates = {"send": True, "recv_stderr": True}
+
+    def _hesitate(self, what: str) -> None:
+        self._hesitates[what] = not self._hesitates[what]
+        if not self._hesitates[what]:
+            raise TimeoutError
+
+    def send(self, data: bytes) -> int:
+        self._hesitate("send")
+        self.taken += data[:1000]
+        return len(data[:1000])
+
+    def recv_stderr(self, size: int) -> bytes:
+        self._hesitate("recv_stderr")
+        return self.errors.pop(0)
+
+
+def test_what_is_sent_and_drained_beside_the_reader_outlasts_the_readers_short_waits() -> None:
+    """One that ends leaves an agent without its input, or standing still at a full pipe."""
+    channel: Any = HesitantChannel()
+    data = bytes(range(256)) * 20
+    exchange = _Exchange(channel, "ping", Deadline(60), FrameDecoder("token", re.compile(b"hello")), lambda _greeting: data)
+    exchange.decoder.feed(b"hello\n")
+    exchange.answer_greeting()
+    assert wait_until(lambda: channel.taken == data and not channel.errors, Deadline(10))
+    assert wait_until(lambda: exchange.evidence == ["a warning and more"], Deadline(10))
