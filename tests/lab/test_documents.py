@@ -25,7 +25,6 @@ TIMED = ("--batch", "1", "--input", "16", "--output", "16", "--repeats", "2")
 ELSEWHERE = {
     "budget": "it takes PyTorch; tests/unit/cli/test_budget.py",
     "profile": "it takes PyTorch; tests/unit/cli/test_profile.py",
-    "init": "it makes an inventory of its own; tests/lab/test_init.py",
 }
 """Verbs that are not asked for an answer here, with where it is seen."""
 
