@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import gc
 import inspect
 import itertools
@@ -26,6 +27,7 @@ from orchestrator.cli.gathering import GatheringParser
 from orchestrator.cli.tasks import namespace
 from orchestrator.errors import InterruptedByOperatorError, OrchestratorError, UsageError
 
+_UNKNOWN = re.compile(r"No idea what '([^']+)' is")
 _LACKING = re.compile(r"'([^']+)' did not receive required positional arguments")
 _NO_COMMANDS = "this program runs no commands of your own: nothing can follow --"
 
@@ -114,9 +116,11 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
         try:
             yield
         except (ParseError, ValueError) as error:
-            meant = _meant(str(error), self.argv) or _names_of(str(error))
+            problem = str(error)
+            near, help_of = _near(problem, self.argv)
+            meant = _meant(problem, self.argv) or _names_of(problem) or help_of
             step = f"{self.binary} {meant}" if meant is not None else f"{self.binary} --help, or {self.binary} VERB --help"
-            raise self._refused(UsageError(str(error), next_step=step)) from None
+            raise self._refused(UsageError(f"{problem}{near}", next_step=step)) from None
         except UsageError as error:
             raise self._refused(error) from None
         except KeyboardInterrupt:
@@ -152,7 +156,7 @@ def _meant(problem: str, argv: Sequence[str]) -> str | None:
     """The words to type where one that is no verb names something in the inventory; None where it does not, or nobody can say."""
     from orchestrator.cli.common import load
 
-    unknown = re.search(r"No idea what '([^']+)' is", problem)
+    unknown = _UNKNOWN.search(problem)
     verbs = [word for word in argv[1:] if word.replace("_", "-") in namespace.task_names]
     if unknown is None or not verbs:
         return None
@@ -166,7 +170,39 @@ def _meant(problem: str, argv: Sequence[str]) -> str | None:
         return f"{verbs[0]} --host {','.join(named) if word in named else word}"
     if word in known.tunings:
         return f"{verbs[0]} --profile {word}"
+    if "--backend" in _flags(verbs[0]) and all(name in known.backends for name in word.split("+")):
+        hosts = [value for flag, value in itertools.pairwise(argv) if flag == "--host"]
+        return " ".join([verbs[0], "--backend", word, *(["--host", ",".join(hosts)] if hosts else [])])
     return f"{verbs[0]} --service {word}" if word in known.services else None
+
+
+def _flags(verb: str) -> list[str]:
+    """The flags that a verb takes."""
+    return next((list(context.flags) for context in namespace.to_contexts() if context.name == verb.replace("_", "-")), [])
+
+
+def _near(problem: str, argv: Sequence[str]) -> tuple[str, str | None]:
+    """What a word that is no verb or no flag comes near to, to be said after `problem`, and the help to read: of the verb, if known."""
+    unknown = _UNKNOWN.search(problem)
+    if unknown is None:
+        return "", None
+    word = unknown.group(1)
+    verbs = [title for title in map(_verb, argv[1:]) if title is not None]
+    if word.startswith("-"):
+        if not verbs:
+            return "", None
+        flags = _flags(verbs[0])
+        if word in flags:
+            return f" It goes after the verb: {verbs[0]} {word}", f"{verbs[0]} --help"
+        known = [flag for flag in flags if flag.startswith("--")]
+    elif not verbs:
+        known = list(namespace.task_names)
+    else:
+        return "", f"{verbs[0]} --help"
+    close = difflib.get_close_matches(word.replace("_", "-"), known, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    verb = verbs[0] if verbs else close[0] if close else None
+    return hint, None if verb is None else f"{verb} --help"
 
 
 _NAMED_BY = {"runbook.show": "runbook.list", "runbook.run": "runbook.list", "trust": "hosts"}
