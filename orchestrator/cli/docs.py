@@ -52,6 +52,8 @@ def _unknown(name: str, known: list[str]) -> UsageError:
         )
     if name in namespace.task_names:
         return UsageError(f"{message}, but a verb of that name", next_step=f"fab {name} --help")
+    if name.isdigit():
+        return UsageError(message, evidence=["what each exit code means is one page"], next_step="fab docs exit-codes")
     for how, found in (("near it", resembling(name, known)), ("that speak of it", mentioning(name))):
         if found:
             return UsageError(message, evidence=[f"{how}: {', '.join(found[:_MOST_NAMED])}"], next_step=f"fab docs {found[0]}")

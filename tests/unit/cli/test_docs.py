@@ -67,6 +67,7 @@ def test_a_name_that_is_none_leads_to_the_nearest(orchestrator: FrontEnd, given:
         ("lock.acquire", "a verb of that name", "fab lock.acquire --help"),
         ("deadlines", "that speak of it: policy", "fab docs policy"),
         ("fuser", "that speak of it: jit_lock", "fab docs jit_lock"),
+        ("6", "what each exit code means", "fab docs exit-codes"),
         ("xyzzy", "no page 'xyzzy'", "fab docs"),
     ],
 )
