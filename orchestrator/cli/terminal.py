@@ -126,7 +126,8 @@ class TerminalScreen(Screen):
         try:
             yield
         except KeyboardInterrupt:
-            self._write(self._console, "")  # what is said of it gets a line of its own
+            with contextlib.suppress(OSError):  # a terminal that is gone must not hide what it was interrupted by
+                self._write(self._console, "")  # what is said of it gets a line of its own
             raise
         finally:
             self._asks = False
