@@ -4,7 +4,7 @@ PYTHON ?= python3
 SGLANG_PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help demo check test faults bench format runbooks docs schema sglang-cpu packages clean
+.PHONY: help demo check test faults bench format runbooks docs schema sglang-cpu routers packages clean
 
 help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
@@ -12,6 +12,7 @@ help:
 	@echo "make test         all tests; as root on Debian also those on real parts"
 	@echo "make faults       all ways in which an order may be broken, about an hour; its table is docs/faults.md"
 	@echo "make sglang-cpu   the real SGLang for those tests, on CPU (1.6 GB)"
+	@echo "make routers      SGLang's routers for those tests (no GPU, no torch)"
 	@echo "make bench        speed, as ratios to plain ssh, to the same steps by hand, to pyinfra and Ansible;"
 	@echo "                  with the real SGLang, how long a switch is dark"
 	@echo "make runbooks     docs/runbooks from playbooks/"
@@ -32,12 +33,14 @@ check: .venv/dev.stamp
 test: packages .venv/dev.stamp
 	$(BIN)/pytest
 
-faults: packages .venv/dev.stamp
+faults: packages routers .venv/dev.stamp
 	$(BIN)/python -m tests.faults --write $(FAULTS)
+	$(BIN)/pytest -m exhaustive tests/lab/test_roll.py
 
 bench: packages .venv/dev.stamp
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.prep
+	$(BIN)/python -m benchmarks.many
 	$(BIN)/python -m benchmarks.dark
 	$(BIN)/python -m benchmarks.measure
 
@@ -63,6 +66,16 @@ else
 sglang-cpu: packages
 	@$(SGLANG_PYTHON) tests/sglang/recipe/install.py .cache/sglang-cpu
 endif
+
+routers: .cache/routers/sglang-router/bin/smg .cache/routers/smg/bin/smg
+
+.cache/routers/sglang-router/bin/smg:
+	@$(PYTHON) -m venv .cache/routers/sglang-router
+	@.cache/routers/sglang-router/bin/pip install --quiet --disable-pip-version-check sglang-router==0.3.2
+
+.cache/routers/smg/bin/smg:
+	@$(PYTHON) -m venv .cache/routers/smg
+	@.cache/routers/smg/bin/pip install --quiet --disable-pip-version-check smg==1.13.0
 
 packages:
 	@tests/rig/install_packages.sh

@@ -6,6 +6,7 @@
     ├── UsageError           2   wrong flags or values
     ├── ConfigError          2   inventory or playbook: file:line: path: what is wrong, what is allowed
     ├── RefusedError         3   preflight said no; nothing was touched
+    │   └── TooFewServingError       another replica behind the router would be missed meanwhile
     ├── UnreachableError     4   a place could not be reached, trusted or used
     │   ├── ConnectError         network, banner, authentication, deadline
     │   ├── HostKeyError         unknown or changed host key
@@ -16,7 +17,9 @@
     │   ├── KernelError          the kernel is too old for what the agent needs
     │   ├── DiskFullError        a disk there is full
     │   ├── AgentError           the agent was killed, failed or spoke nonsense
-    │   └── ConnectionLostError  the connection ended while the agent ran
+    │   ├── ConnectionLostError  the connection ended while the agent ran
+    │   └── RouterError          a router does not answer, or does not do what it has accepted
+    │       └── RouterRestartedError  it has forgotten workers: its list is in its memory alone
     ├── LockedError          5   somebody else changes this service, or has locked it
     │   ├── TurnedAwayError          somebody was faster: nothing kept the change away when it was planned
     │   └── UnfinishedOrderError     a change that was cut off half-way has to be brought to its end first
@@ -65,6 +68,12 @@ class RefusedError(OrchestratorError):
 
     exit_code = 3
     category = "refused"
+
+
+class TooFewServingError(RefusedError):
+    """Behind the router fewer replicas serve than are needed while one is taken out."""
+
+    category = "too_few_serving"
 
 
 class UnreachableError(OrchestratorError):
@@ -134,6 +143,18 @@ class ConnectionLostError(UnreachableError):
     category = "connection_lost"
 
 
+class RouterError(UnreachableError):
+    """A router does not answer, wants another key, or does not do what it has accepted."""
+
+    category = "router"
+
+
+class RouterRestartedError(RouterError):
+    """A router was restarted and has forgotten workers that nobody has removed."""
+
+    category = "router_restarted"
+
+
 class LockedError(OrchestratorError):
     """Somebody else is changing this service."""
 
@@ -179,3 +200,16 @@ class InterruptedByOperatorError(OrchestratorError):
 
     exit_code = 130
     category = "interrupted"
+
+
+DRIFT = 8
+"""The exit code of a host that differs from its tuning profile: an answer, not an error."""
+
+WORST_FIRST = (InterruptedByOperatorError.exit_code, 1, 7, 6, 2, 4, 5, 3, 9, DRIFT, 0)
+"""Exit codes in the order of badness: what keeps others from having been asked, a fault of this program, what was lost, what could not be
+asked, what may not be done, what is not as wanted."""
+
+
+def worst(codes: Sequence[int]) -> int:
+    """The one exit code of several. A code that is not known is as bad as a fault of this program."""
+    return min(codes, key=lambda code: WORST_FIRST.index(code) if code in WORST_FIRST else 1)

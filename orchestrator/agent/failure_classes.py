@@ -1,8 +1,9 @@
 """The classes of failure, and the form of a text that gives one away."""
 
 import re
-from dataclasses import dataclass
 from typing import Optional, Tuple
+
+from orchestrator.agent.codec import record
 
 
 class Category:
@@ -62,6 +63,8 @@ class Category:
     GENERATION_FAILED = "generation_failed"
     STALLED = "stalled"
     TIMED_OUT = "timed_out"
+    NOT_DRAINED = "not_drained"
+    """The router does not let its server go: it does not answer, too few others serve, or requests do not end."""
     CANCELLED = "cancelled"
     """The operator wanted it stopped safely."""
     REBOOTED = "rebooted"
@@ -93,7 +96,7 @@ class Stage:
     SHARED_MEMORY = "shared_memory"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Signature:
     """One text that gives a class away.
 

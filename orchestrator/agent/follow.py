@@ -8,7 +8,7 @@ from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
-from orchestrator.agent.history import RESULT, UNTOUCHED, is_only_staged
+from orchestrator.agent.history import RESULT, UNTOUCHED, has_left_router, is_only_staged
 from orchestrator.agent.journal import JOURNAL, PROGRESS, Tail, order_status, read_journal
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.scrub import Scrubber, launch_scrubber
@@ -114,7 +114,11 @@ def told_by_journal(order_id: str, entries: List[wire.StateEntry], state: str = 
         return wire.OrderResult(order_id, last.state, _EXIT_CODES.get(last.state, 7), last.reason, service, next_step="fab status")
     if last.state in UNTOUCHED:
         summary = "the program that carried out this order is gone; it had not touched anything"
-        return wire.OrderResult(order_id, state or last.state, 3, summary, "unchanged", next_step="fab status")
+        step = "fab status"
+        if has_left_router(entries):
+            summary += " but the router, which may have lost the server"
+            step = "fab roll --repair"
+        return wire.OrderResult(order_id, state or last.state, 3, summary, "unchanged", next_step=step)
     if is_only_staged(entries):
         summary = "the program that carried out this order is gone; the old server was left alone, and a launch beside it may be left"
         return wire.OrderResult(order_id, state or last.state, 5, summary, "unchanged", next_step="fab resume")

@@ -1,9 +1,9 @@
 """What the journal of an order that was cut off tells whoever takes it up again. Pure."""
 
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from orchestrator.agent import wire
+from orchestrator.agent.codec import field, record
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.steps import Stopped
 from orchestrator.agent.wire import State
@@ -24,13 +24,13 @@ AT_GATE = "at_gate"
 USUAL = "usual"
 """Key of the data of STAGING and LOADING: phase -> :class:`wire.UsualPhase`, what it took in earlier loads that were like this one."""
 
-UNTOUCHED = frozenset({State.CHECKED, State.LOCKED, State.BASELINE, State.WARMING})
-"""States in which nothing has been signalled or started."""
+UNTOUCHED = frozenset({State.CHECKED, State.LOCKED, State.BASELINE, State.WARMING, State.LEAVING})
+"""States in which nothing has been signalled or started. In LEAVING the server may be out of its router."""
 STOPPING = frozenset({State.DRAINING, State.STOPPING})
 _INTENTS = frozenset({State.STARTING, State.STAGING})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Intent:
     """A start that was announced. `unit` is somebody's unit, None for a launch of ours; a staged one has a `gate_port`."""
 
@@ -39,7 +39,7 @@ class Intent:
     gate_port: Optional[int] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class History:
     """An order's past, as its journal tells it.
 
@@ -64,6 +64,8 @@ class History:
     stopped: Optional[Stopped] = None
     verdicts: List[wire.Verdict] = field(default_factory=list)
     resumed: int = 0
+    left_router: bool = False
+    """Whether the server may have been taken out of its router."""
     answered: Optional[float] = None
     """Monotonic time of the first good answer of what was started last."""
 
@@ -99,6 +101,7 @@ def read_history(entries: Sequence[wire.StateEntry]) -> Optional[History]:
         stopped=_stopped(entries),
         verdicts=[verdict for entry in entries for verdict in _verdicts(entry.data)],
         resumed=times_resumed(entries),
+        left_router=has_left_router(entries),
         answered=next((entry.monotonic for entry in direction if entry.state == State.ANSWERING and RESUMED not in entry.data), None),
     )
 
@@ -111,6 +114,11 @@ def is_touched(entries: Sequence[wire.StateEntry]) -> bool:
 def is_only_staged(entries: Sequence[wire.StateEntry]) -> bool:
     """Whether all that was touched is a launch beside the old server, which itself was left alone."""
     return is_touched(entries) and all(entry.state in UNTOUCHED | {State.STAGING, State.REFUSED} for entry in entries)
+
+
+def has_left_router(entries: Sequence[wire.StateEntry]) -> bool:
+    """Whether the server may have been taken out of its router."""
+    return any(entry.state == State.LEAVING for entry in entries)
 
 
 def times_resumed(entries: Sequence[wire.StateEntry]) -> int:

@@ -9,13 +9,15 @@
     +-- StatusError      an answer, with a status that is not 200
 """
 
-import http.client
 import json
 import socket
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from orchestrator.agent.clock import Deadline, steady
+from orchestrator.agent.codec import record
+
+if TYPE_CHECKING:
+    import http.client
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1", "localhost": "127.0.0.1"}  # noqa: S104 - looked up, not bound
 _LARGEST_BODY = 64 * 1024 * 1024
@@ -47,7 +49,7 @@ class StatusError(HttpError):
         self.body = body
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Response:
     """A whole answer, whatever its status."""
 
@@ -107,6 +109,10 @@ class Client:
         """The JSON answer to `body`; raises like :meth:`get`, and :class:`StatusError`."""
         return _json(path, self.post(path, body, timeout))
 
+    def ask(self, method: str, path: str, body: Any = None, timeout: float = 5.0) -> Response:
+        """`method` on `path`, with `body` as JSON where there is one; raises like :meth:`get`."""
+        return self._ask(method, path, None if body is None else json.dumps(body).encode("utf-8"), timeout)
+
     def _ask(self, method: str, path: str, body: Optional[bytes], timeout: float) -> Response:
         before = len(steady.gaps())
         try:
@@ -119,6 +125,8 @@ class Client:
             return self._ask_once(method, path, body, timeout)
 
     def _ask_once(self, method: str, path: str, body: Optional[bytes], timeout: float) -> Response:
+        import http.client  # with email and ssl half of what a look at a place costs where nothing is asked
+
         deadline = Deadline(timeout)
         connection = http.client.HTTPConnection(self.address, self.port, timeout=timeout)
         headers = self.headers()
@@ -148,7 +156,9 @@ def _limit(stream: socket.socket, deadline: Deadline) -> None:
     stream.settimeout(deadline.left())
 
 
-def _read(stream: socket.socket, response: http.client.HTTPResponse, deadline: Deadline) -> bytes:
+def _read(stream: socket.socket, response: "http.client.HTTPResponse", deadline: Deadline) -> bytes:
+    import http.client
+
     pieces: List[bytes] = []
     size = 0
     while not response.isclosed():

@@ -6,9 +6,9 @@ service's Python (0.07 s).
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Iterator, List, Optional, Set
 
+from orchestrator.agent.codec import record
 from orchestrator.agent.launch_files import SYSTEM_PATH
 from orchestrator.agent.service_python import ServicePython
 
@@ -30,7 +30,7 @@ except importlib.metadata.PackageNotFoundError:
 """
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Installation:
     """`version` None: there is no SGLang, or whether there is can't be told; `problem` then says why. `source` is a path or a command."""
 

@@ -3,11 +3,11 @@
 import json
 import os
 import pwd
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from orchestrator.agent import wire
+from orchestrator.agent.codec import record
 from orchestrator.agent.command import run_bounded
 from orchestrator.agent.command_lines import command_of
 from orchestrator.agent.private_files import write_private
@@ -24,7 +24,7 @@ _READ_YAML = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])
 _READ_YAML_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Account:
     """Whom the server runs as. `switch` is false when that is who runs the agent."""
 
@@ -35,7 +35,7 @@ class Account:
     switch: bool
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LaunchFiles:
     """A launch, ready to be started."""
 
@@ -58,7 +58,7 @@ class LaunchFiles:
         return self.folder / "environment"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ExitStatus:
     """How a main process ended, in systemd's words (systemd.exec(5), $SERVICE_RESULT, $EXIT_CODE, $EXIT_STATUS).
 

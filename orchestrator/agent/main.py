@@ -37,6 +37,7 @@ class Verb(NamedTuple):
 VERBS: Dict[str, Verb] = {
     "ping": Verb("main", "ping", "PingRequest"),
     "survey": Verb("survey", "survey", "SurveyRequest"),
+    "status": Verb("place_status", "status", "StatusRequest", types="wire_status"),
     "signs": Verb("kernel_probes", "signs", "SignsRequest"),
     "preflight": Verb("preflight", "preflight", "PreflightRequest"),
     "submit": Verb("supervisor", "submit", "Order", ends_with_reader=False, keeps_code=True),
@@ -55,6 +56,8 @@ VERBS: Dict[str, Verb] = {
     "measure": Verb("measure", "measure", "MeasureRequest", types="wire_measure"),
     "budget": Verb("budget", "budget", "BudgetRequest", types="wire_budget"),
     "profile": Verb("profile", "profile", "ProfileRequest", types="wire_budget"),
+    "router": Verb("box_router", "router", "RouterRequest", ends_with_reader=False, types="wire_router"),
+    "quiet": Verb("quiet", "quiet", "QuietRequest", types="wire_router"),
     "doctor": Verb("doctor", "doctor", "DoctorRequest", types="wire_host"),
     "discover": Verb("discovery", "discover", "DiscoverRequest", types="wire_discovery"),
 }

@@ -6,12 +6,13 @@ marker in the environment, our unit's cgroup and, for servers that somebody else
 to that server by session, output file or unit.
 """
 
+import functools
 import os
 import pwd
-from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from orchestrator.agent import managers, procfs, wire
+from orchestrator.agent.codec import record
 from orchestrator.agent.command_lines import DEFAULT_PORT, argument_value, gate_port, is_spawned_child, named_port, server_arguments
 from orchestrator.agent.held import HeldProcesses
 from orchestrator.agent.procfs import Listener, Process, Table, listening_pids, read_environment, read_process, scan
@@ -40,7 +41,7 @@ MARKER = "ORCHESTRATOR_LAUNCH"
 """Environment variable that holds the launch id in every process of a launch of ours."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Ties:
     """What ties a process to one server, kept from while its main process lived, so that it still tells afterwards."""
 
@@ -90,7 +91,7 @@ def ties_from_json(data: Mapping[str, Any]) -> Ties:
     )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Server:
     """One SGLang server. `members` includes `main`; `launch_id` is None for a server that we didn't start."""
 
@@ -100,7 +101,7 @@ class Server:
     port: int
     listening: bool
     launch_id: Optional[str]
-    ties: Ties = field(repr=False)
+    ties: Ties
 
     @property
     def gate_port(self) -> Optional[int]:
@@ -108,7 +109,7 @@ class Server:
         return gate_port(self.main.arguments)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Leftover:
     """A process of a server whose main process has gone. Only those with a `launch_id` are ours to end."""
 
@@ -126,7 +127,8 @@ def find_servers(table: Optional[Table] = None, sockets: Optional[Sequence[Liste
     ties = {main.pid: _ties(main, table) for main in mains}
     if sockets is None:
         sockets = procfs.all_listeners() if mains else []
-    return [_server(main, ties, table, sockets) for main in mains]
+    marker = functools.lru_cache(maxsize=None)(_marker)  # asked of every process for each of the servers
+    return [_server(main, ties, table, sockets, marker) for main in mains]
 
 
 def find_server(
@@ -191,11 +193,18 @@ def launch_members(
     return sorted(found, key=lambda process: (process.id.start_time, process.pid))
 
 
-def members_of(ties: Ties, table: Table, roots: Optional[Set[int]] = None, others: Sequence[Ties] = ()) -> List[Process]:
+def members_of(
+    ties: Ties,
+    table: Table,
+    roots: Optional[Set[int]] = None,
+    others: Sequence[Ties] = (),
+    marker: Optional[Callable[[int], Optional[str]]] = None,
+) -> List[Process]:
     """All living processes of the server that `ties` describe, oldest first.
 
     `roots` are further processes known to be its own, whose descendants count too; `others` the ties of the other
-    living servers: their descendants are never taken, and an orphan that fits more than one server is nobody's.
+    living servers: their descendants are never taken, and an orphan that fits more than one server is nobody's. `marker` gives the launch
+    that a process is marked with, where whoever asks keeps what was read.
     """
     mine = (roots or set()) | ({ties.main.pid} if _is_alive(ties.main, table) else set())
     found = mine & set(table) | procfs.descendants(table, mine)
@@ -204,7 +213,9 @@ def members_of(ties: Ties, table: Table, roots: Optional[Set[int]] = None, other
     for process in table.values():
         if process.pid in found or process.pid in untouchable:
             continue
-        if _is_ours(process, ties) or (_is_tied(process, ties) and not any(_is_tied(process, other) for other in others)):
+        if _is_ours(process, ties, marker or _marker) or (
+            _is_tied(process, ties) and not any(_is_tied(process, other) for other in others)
+        ):
             found.add(process.pid)
     found |= procfs.descendants(table, found)
     members = [table[pid] for pid in found - untouchable if not procfs.has_ended(table[pid])]
@@ -218,9 +229,8 @@ def remaining_members(ties: Ties, held: Sequence[Process] = ()) -> List[Process]
     """
     table = scan()
     known = {process.pid for process in held if _is_alive(process.id, table)}
-    others = [
-        _ties(main, table) for main in _main_processes(table) if main.id != ties.main and main.pid not in known and not _is_ours(main, ties)
-    ]
+    mains = [main for main in _main_processes(table) if main.id != ties.main and main.pid not in known]
+    others = [_ties(main, table) for main in mains if not _is_ours(main, ties, _marker)]
     return members_of(ties, table, known, others)
 
 
@@ -276,9 +286,11 @@ def _ties(main: Process, table: Table) -> Ties:
     )
 
 
-def _server(main: Process, ties: Dict[int, Ties], table: Table, sockets: Sequence[Listener]) -> Server:
+def _server(
+    main: Process, ties: Dict[int, Ties], table: Table, sockets: Sequence[Listener], marker: Callable[[int], Optional[str]]
+) -> Server:
     own = ties[main.pid]
-    members = members_of(own, table, others=[other for pid, other in ties.items() if pid != main.pid])
+    members = members_of(own, table, others=[other for pid, other in ties.items() if pid != main.pid], marker=marker)
     arguments = server_arguments(main.arguments) or []
     port = named_port(arguments) or DEFAULT_PORT
     wanted = {f"socket:[{listener.inode}]" for listener in sockets if listener.port == port}
@@ -287,13 +299,13 @@ def _server(main: Process, ties: Dict[int, Ties], table: Table, sockets: Sequenc
     return Server(main, members, manager, port, listening, own.launch_id, own)
 
 
-def _is_ours(process: Process, ties: Ties) -> bool:
+def _is_ours(process: Process, ties: Ties, marker: "Callable[[int], Optional[str]]") -> bool:
     if ties.launch_id is None:
         return False
     if ties.unit_cgroup is not None and _is_inside(process.cgroup, ties.unit_cgroup):
         return True
     led_by_main = ties.session == ties.main.pid and process.session == ties.session
-    return led_by_main or _marker(process.pid) == ties.launch_id
+    return led_by_main or marker(process.pid) == ties.launch_id
 
 
 def _is_tied(process: Process, ties: Ties) -> bool:
@@ -322,7 +334,7 @@ def _executable(pid: int) -> Optional[Tuple[int, int]]:
 
 
 def _marker(pid: int) -> Optional[str]:
-    return (read_environment(pid) or {}).get(MARKER)
+    return procfs.read_variable(pid, MARKER)
 
 
 def _is_alive(process: wire.ProcessId, table: Table) -> bool:

@@ -2,18 +2,20 @@
 
 import os
 import stat
-from dataclasses import dataclass
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from orchestrator.agent import wire
+from orchestrator.agent.codec import record
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD (include/linux/sched.h), a bit of field 9 of /proc/PID/stat."""
+_PIECE = 1 << 16
+"""Bytes."""
 _LISTEN = "0A"
 """TCP_LISTEN (include/net/tcp_states.h) as /proc/net/tcp prints it."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Process:
     """One process at the time of the scan.
 
@@ -160,6 +162,16 @@ def read_environment(pid: int) -> Optional[Dict[str, str]]:
         return None
 
 
+def read_variable(pid: int, name: str) -> Optional[str]:
+    """One variable of :func:`read_environment`, without taking all of them apart; None also where it is not set."""
+    try:
+        data = b"\0" + _read(pid, "environ")
+    except OSError:
+        return None
+    _, found, rest = data.rpartition(f"\0{name}=".encode())
+    return os.fsdecode(rest.partition(b"\0")[0]) if found else None
+
+
 def may_inspect(pid: int) -> bool:
     """Whether this user may read the environment, files and maps of a process (ptrace access)."""
     try:
@@ -189,7 +201,14 @@ def namespace(pid: Union[int, str], kind: str) -> Optional[str]:
 
 
 def all_listeners() -> List[Listener]:
-    """The listening sockets of this network namespace, IPv4 and IPv6. Costly: the kernel walks its whole table for each read."""
+    """The listening TCP sockets of this network namespace, IPv4 and IPv6."""
+    from orchestrator.agent import socket_diag
+
+    return socket_diag.all_listeners()
+
+
+def proc_listeners() -> List[Listener]:
+    """The same from /proc. Costly: the kernel walks its whole table for each read."""
     found: List[Listener] = []
     for name in ("tcp", "tcp6"):
         try:
@@ -267,5 +286,13 @@ def ancestors(table: Table, pid: int) -> List[Process]:
 
 
 def _read(pid: int, name: str) -> bytes:
-    with open(f"/proc/{pid}/{name}", "rb") as stream:
-        return stream.read()
+    """The file as it is; by the bare calls, since a survey reads some thousand of them."""
+    descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = piece = os.read(descriptor, _PIECE)
+        while piece:  # the kernel may give less than there is
+            piece = os.read(descriptor, _PIECE)
+            data += piece
+        return data
+    finally:
+        os.close(descriptor)

@@ -2,8 +2,8 @@
 
 ::
 
-    CHECKED -> LOCKED -> [BASELINE] -> [WARMING] -> [STAGING] -> DRAINING -> STOPPING -> CLEAN -> STARTING -> LOADING -> ANSWERING
-            -> VERIFIED -> [MEASURED] -> DONE
+    CHECKED -> LOCKED -> [BASELINE] -> [WARMING] -> [STAGING] -> [LEAVING] -> DRAINING -> STOPPING -> CLEAN -> STARTING -> LOADING
+            -> ANSWERING -> VERIFIED -> [MEASURED] -> DONE
     ACTIVATING instead of STARTING where the new server was staged: started beside the old one, up to its gate (:mod:`staging`)
     any failure in STAGING -> REFUSED, with the old server as it was
     any failure after STOPPING -> ROLLING_BACK -> [STAGING] -> STARTING or ACTIVATING -> RESTORED | DOWN (:mod:`rolling_back`)
@@ -21,6 +21,7 @@ from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.history import BOOT, FAILURE, RESUMED, STOPPING, History
 from orchestrator.agent.rolling_back import Rollback
+from orchestrator.agent.router_steps import RouterSteps
 from orchestrator.agent.staging import Staging
 from orchestrator.agent.starting import start
 from orchestrator.agent.steps import CAPACITY_CHECK, LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
@@ -30,16 +31,26 @@ from orchestrator.agent.wire import OrderKind, Outcome, State
 __all__ = ["MOST_RESUMES", "Relaunch"]
 
 
+_NOT_THE_LAUNCHS = (Category.CANCELLED, Category.REBOOTED, Category.SUPERVISOR_ENDED, Category.NOT_DRAINED)
+"""Failures that say nothing of the launch that was staged."""
+
+
 class Relaunch:
     """One order from CHECKED to a final state, or from where it was cut off. For the arguments see :class:`walk.Walk`."""
 
     def __init__(
-        self, order: wire.Order, steps: Steps, journal: Recorder, boot: str = "", cancelled: Callable[[], Optional[str]] = lambda: None
+        self,
+        order: wire.Order,
+        steps: Steps,
+        journal: Recorder,
+        boot: str = "",
+        cancelled: Callable[[], Optional[str]] = lambda: None,
+        router: Optional[RouterSteps] = None,
     ) -> None:
         self._order = order
         self._steps = steps
         self._journal = journal
-        self._walk = Walk(order, steps, journal, boot, cancelled)
+        self._walk = Walk(order, steps, journal, boot, cancelled, router)
         self._staging = Staging(self._walk)
         self._rollback = Rollback(self._walk, self._staging)
 
@@ -71,9 +82,12 @@ class Relaunch:
             AgentRefusal, OSError: before anything was touched.
         """
         walk = self._walk
+        walk.left_router = history.left_router
         rebooted = history.boot is not None and history.boot != walk.boot
         if not history.touched:
             if rebooted:
+                if walk.left_router:
+                    walk.recall(history)  # what comes back by itself is in no router
                 return walk.finish(State.REFUSED, 3, "the machine was restarted before this order had touched anything", "unchanged")
             return self.run()
         if history.only_staged:
@@ -175,6 +189,10 @@ class Relaunch:
             if not self._staging.begun:
                 raise
             return self._without_staged(words.failure_of(error))
+        try:
+            self._walk.leave_router()
+        except LaunchFailed as error:
+            return self._without_staged(error.failure)
         return self._clear_the_way()
 
     def _without_staged(self, failure: wire.Failure) -> wire.OrderResult:
@@ -187,7 +205,7 @@ class Relaunch:
 
     def _refuse_staged(self, failure: wire.Failure) -> wire.OrderResult:
         self._staging.end()
-        if self._staging.started and failure.category not in (Category.CANCELLED, Category.REBOOTED, Category.SUPERVISOR_ENDED):
+        if self._staging.started and failure.category not in _NOT_THE_LAUNCHS:
             self._walk.failed_launch = self._new_launch().launch_id
         exit_code = 4 if failure.category == "rights" else 3
         return self._walk.finish(State.REFUSED, exit_code, f"{failure.summary}; the old server was left alone", "unchanged", failure)
@@ -200,6 +218,7 @@ class Relaunch:
         except Exception as error:
             if previous is None or not (self.touched or self._staging.old_died):
                 self._staging.end()
+                self._walk.rejoin_router()
                 raise
             # A stop that broke off half-way must not leave the service without a server.
             return self._rollback.begin(None, words.unexpected(error))

@@ -5,10 +5,10 @@ import importlib.util
 import os
 import signal
 import subprocess
-from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.agent.codec import field, record
 from orchestrator.agent.command import Stuck, leave_behind
 from orchestrator.agent.launch_files import SYSTEM_PATH, Account, find_account
 from orchestrator.agent.refusal import AgentRefusal
@@ -17,7 +17,7 @@ OUTPUT_LIMIT = 8 * 1024 * 1024
 """Bytes of stdout or stderr after which a program is stopped."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Completed:
     """How a program ended. `status` is None when it did not end by itself; `problem` then says why.
 
@@ -35,7 +35,7 @@ class Completed:
         return [line for line in self.errors.splitlines() if line.strip()][-lines:]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ServicePython:
     """The interpreter of a service, and under what conditions the server itself would run in it.
 
@@ -54,6 +54,8 @@ class ServicePython:
         A program that sees one takes some hundred MiB of its memory as soon as it asks CUDA for anything, and the running server may
         have left none.
         """
+        from dataclasses import replace
+
         return replace(self, environment={**self.environment, "CUDA_VISIBLE_DEVICES": ""})
 
     def full_environment(self, account: Account) -> Dict[str, str]:

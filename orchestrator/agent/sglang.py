@@ -5,9 +5,9 @@ Probes come first (what answers, is there), the version second. Facts are from S
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from orchestrator.agent.codec import record
 from orchestrator.agent.http import Client, HttpError, RefusedError, StatusError, TimedOutError
 
 Version = Tuple[int, int, int, int]
@@ -243,7 +243,7 @@ def abort_all(client: Client, timeout: float = 5.0) -> bool:
         return False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ServerFacts:
     """/server_info, as far as this program reads it. `arguments` are SGLang's own names; from 0.5.20 on the resolved values."""
 
@@ -321,7 +321,7 @@ def requested(arguments: Sequence[str]) -> Dict[str, str]:
     return {name: values[-1] for name, values in given.items() if values}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Echo:
     """How /server_info compares with the command line. `wrong` stops a launch; `changed` is told."""
 

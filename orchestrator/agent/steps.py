@@ -27,16 +27,17 @@ wait_ready      a no-progress and a total limit for each phase of the load, and 
 verify          ``verify``; 5 s for each regular expression; 60 s for a second proof where the server did not score
 stop_launch     1 s, ``clean``, and ``clean`` again
 still_serves    60 s
+leave, join     of a router (:mod:`router_steps`): 10 s for the others, 30 s for the removal, ``drain``; then ``join``
 ==============  ======================================================================================================
 
 A child that outlives SIGKILL (state D) is left behind half a second later (:mod:`command`). A disk that hangs in fsync is the one thing
 that is waited for without a bound: what is done must be in the journal.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Protocol
 
 from orchestrator.agent import wire
+from orchestrator.agent.codec import field, record
 
 CAPACITY_CHECK = "kv capacity"
 """The verdict of :meth:`Steps.verify` on the room for the KV cache."""
@@ -53,7 +54,7 @@ class LaunchFailed(Exception):  # noqa: N818
         self.failure = failure
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Previous:
     """How the old server is brought back: by its unit when somebody's unit runs it, else by this launch."""
 
@@ -61,7 +62,7 @@ class Previous:
     unit: Optional[str] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Observed:
     """What was seen of a serving server, to compare the next one with."""
 
@@ -71,7 +72,7 @@ class Observed:
     remark: Optional[str] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Recalled:
     """What was kept of the old server before it was touched (:meth:`Steps.remember`)."""
 
@@ -80,7 +81,7 @@ class Recalled:
     baseline: Optional[wire.DecodeTiming] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Stopped:
     """How a stop went.
 
@@ -96,7 +97,7 @@ class Stopped:
     boot: Optional[str] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Staged:
     """A launch that waits at its gate. `seconds` is how long it took to get there.
 
@@ -110,7 +111,7 @@ class Staged:
     phases: Dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Ready:
     """A launch proven ready. `first_answer` is the monotonic time of its first good generation."""
 

@@ -286,8 +286,10 @@ def _gpus_of(order: wire.Order) -> List[str]:
 
 def _carry_out(order: wire.Order, steps: "BoxSteps", journal: Journal, history: Optional[History], path: Path) -> wire.OrderResult:
     from orchestrator.agent.relaunch import Relaunch
+    from orchestrator.agent.router_steps import BoxRouterSteps
 
-    machine = Relaunch(order, steps, journal, boot_identity(), lambda: _cancelled(path))
+    router = None if order.router is None else BoxRouterSteps(order.router)
+    machine = Relaunch(order, steps, journal, boot_identity(), lambda: _cancelled(path), router)
     try:
         copies.require(order)
         return machine.run() if history is None else machine.resume(history)

@@ -7,11 +7,11 @@ Python, and health is asked where the answer comes at once (/health takes a seco
 import os
 import pwd
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 from orchestrator.agent import boot_state, wire
+from orchestrator.agent.asking import Asking
 from orchestrator.agent.installation import UNKNOWN_VERSION, Installation, find_sglang
 from orchestrator.agent.journal import order_status
 from orchestrator.agent.locks import held_by_others, person_lock
@@ -32,7 +32,7 @@ HEALTH_SECONDS = 5.0
 
 def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wire.SurveyReport:
     """Look, change nothing."""
-    gpus = _Asking(_gpus)
+    gpus = Asking(_gpus)  # nvidia-smi alone takes as long as the rest, or seconds on GPUs that sleep
     folder = StateFolder(request.state_root, request.service)
     table = scan()
     sockets = all_listeners()
@@ -58,30 +58,6 @@ def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wir
         lock=person_lock(folder),
         gpu_locks=held_by_others(request.service, request.state_root, reading.gpus, request.environment),
     )
-
-
-class _Asking:
-    """Reads the GPUs beside everything else: nvidia-smi alone takes as long as the rest, or seconds on GPUs that sleep."""
-
-    def __init__(self, read: "Callable[[], GpuReading]") -> None:
-        self._read = read
-        self._reading: Optional[GpuReading] = None
-        self._error: Optional[BaseException] = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._reading = self._read()
-        except BaseException as error:  # noqa: BLE001 - raised again where the answer is wanted
-            self._error = error
-
-    def result(self) -> "GpuReading":
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._reading is not None
-        return self._reading
 
 
 def _find(find: Callable[[], Optional[Server]]) -> Tuple[Optional[Server], List[wire.Verdict]]:

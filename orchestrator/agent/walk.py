@@ -11,6 +11,7 @@ from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.history import RESULT, USUAL, History
 from orchestrator.agent.phases import BEYOND_GATE
+from orchestrator.agent.router_steps import RouterSteps
 from orchestrator.agent.steps import LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
 from orchestrator.agent.wire import Outcome, State
 
@@ -24,14 +25,26 @@ class Walk:
     Args:
         boot: which boot of the machine this is (:func:`own_session.boot_identity`).
         cancelled: why the operator wants it stopped safely; None as long as nobody does.
+        router: takes the server out of its router and has it in; None: it stands behind none, or somebody else does that.
     """
 
-    def __init__(self, order: wire.Order, steps: Steps, journal: Recorder, boot: str, cancelled: Callable[[], Optional[str]]) -> None:
+    def __init__(
+        self,
+        order: wire.Order,
+        steps: Steps,
+        journal: Recorder,
+        boot: str,
+        cancelled: Callable[[], Optional[str]],
+        router: Optional[RouterSteps] = None,
+    ) -> None:
         self.order = order
         self.steps = steps
         self.journal = journal
         self.boot = boot
         self.cancelled = cancelled
+        self.router = router
+        self.left_router = False
+        """Whether the server may be out of its router, so that what serves in the end has to be in again."""
         self.previous: Optional[Previous] = None
         self.baseline: Optional[wire.DecodeTiming] = None
         self.observed = Observed()
@@ -126,6 +139,28 @@ class Walk:
         except Exception as error:  # noqa: BLE001 - nor is what would start it again
             self.verdicts.append(wire.Verdict("boot unit", Outcome.WARN, f"an unexpected error: {error!r}", next_step="fab boot --on"))
 
+    def leave_router(self) -> None:
+        """Have the old server without requests before its stop, where it stands behind a router.
+
+        Raises:
+            LaunchFailed: the router does not let it go. Nothing was touched but its list.
+        """
+        if self.router is None or self.previous is None or self.touched:
+            return
+        self.left_router = True
+        self.say(State.LEAVING, "the server is taken out of its router and serves on until it has no request left")
+        self.router.leave(self.previous.launch, self.journal.progress, self.pulse)
+        crash_point("out of the router")
+
+    def rejoin_router(self, launch: Optional[wire.Launch] = None) -> None:
+        """Have what serves in the router again, if it may be out; the old server where no `launch` took its place."""
+        serving = launch if launch is not None else self.previous.launch if self.previous is not None else None
+        if self.router is None or not self.left_router or serving is None:
+            return
+        self.verdicts += self.router.join(serving, self.journal.progress)
+        self.left_router = False
+        crash_point("in the router")
+
     def down(
         self,
         summary: str,
@@ -160,6 +195,8 @@ class Walk:
             dark_until: a monotonic time, None where nobody knows.
             loaded: what is known of the load of what serves now.
         """
+        if state in (State.DONE, State.RESTORED, State.REFUSED):
+            self.rejoin_router(launch)
         stopped = self.stopped
         dark = None if dark_until is None or stopped is None else words.dark_seconds(stopped, dark_until, self.boot)
         result = wire.OrderResult(

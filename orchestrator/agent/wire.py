@@ -24,6 +24,7 @@ from orchestrator.agent.wire_base import (
 )
 from orchestrator.agent.wire_notice import Afterwards, Fate
 from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
+from orchestrator.agent.wire_router import RouterSeat
 from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan, UsualPhase
 
 __all__ = [  # and the types that are defined here
@@ -462,6 +463,8 @@ class Order:
     """As the plan showed, for the result."""
     afterwards: Optional[Afterwards] = None
     """What is to follow its end; None: nothing."""
+    router: Optional[RouterSeat] = None
+    """Where the box takes the server out of a router before the stop, and has what serves in again."""
 
     @property
     def launch_id(self) -> Optional[str]:
@@ -514,6 +517,8 @@ class State:
     """The checkpoint's files are read while the old server serves."""
     STAGING = "STAGING"
     """The new server is started beside the old one, up to its gate."""
+    LEAVING = "LEAVING"
+    """The server is taken out of its router, and waited for until it has no request left; it serves on."""
     DRAINING = "DRAINING"
     STOPPING = "STOPPING"
     CLEAN = "CLEAN"

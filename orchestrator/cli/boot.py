@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.cli.blocks import Line
-from orchestrator.cli.common import TARGET_FLAGS, choose
+from orchestrator.cli.common import FLEET_TARGET_FLAGS, forks_of, load
 from orchestrator.cli.edge import Call, verb
+from orchestrator.cli.fleet import ask_many, several
 from orchestrator.errors import UsageError
 
 
@@ -12,8 +13,9 @@ from orchestrator.errors import UsageError
     flags={
         "on": "Write the unit from the launch that serves.",
         "off": "Remove the unit: the next crash or reboot is the end of the server.",
-        **TARGET_FLAGS,
-    }
+        **FLEET_TARGET_FLAGS,
+    },
+    many_hosts=True,
 )
 def boot(
     call: Call,
@@ -21,19 +23,27 @@ def boot(
     off: bool = False,
     host: str | None = None,
     service: str | None = None,
+    all: bool = False,  # noqa: A002  # the flag's name
+    forks: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
     """Show what starts the server again after a crash or a reboot; --on writes it, --off removes it."""
     from orchestrator.agent.wire_launches import BootAction
+    from orchestrator.cli import fleet_views
     from orchestrator.cli.boot_text import comes_back_lines, verdict_lines
     from orchestrator.cli.documents.changes import Boot
     from orchestrator.flows.boot import boot as ask
+    from orchestrator.flows.target import choose_target
 
     if on and off:
         raise UsageError("--on and --off at the same time", next_step="leave out one of the two")
     action = BootAction.ON if on else BootAction.OFF if off else BootAction.SHOW
-    target = choose(inventory, host, service)
+    loaded = load(inventory)
+    subjects = several(call, loaded, host, service, all=all, only_services=True)
+    if subjects is not None:
+        return ask_many(call, loaded, subjects, fleet_views.boot_view(action), forks_of(forks))
+    target = choose_target(loaded, host, service)
     call.screen.note(f"inventory {target.inventory.label}")
     if on or off:
         call.interrupted = f"interrupted; whether anything was changed: {target.command('boot')}"

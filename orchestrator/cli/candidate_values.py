@@ -103,15 +103,23 @@ def _places(_asked: Asked, names: Names) -> Iterable[Candidate]:
     return _described({**names.hosts, **names.containers})
 
 
-def _fleet(asked: Asked, names: Names) -> Iterable[Candidate]:
+def _several(asked: Asked, names: Names) -> Iterable[Candidate]:
+    """Hosts, and what means several; where a service is named already, its host."""
+    if "service" in asked.given:
+        return _hosts(asked, names)
+    groups = [Candidate(name, f"the hosts {', '.join(hosts)}") for name, hosts in names.groups.items()]
     everything = [] if "," in asked.partial else [Candidate("all", "every host of the inventory")]
-    return [*_places(asked, names), *everything]
+    return [*_described(names.hosts), *groups, *everything]
+
+
+def _fleet(asked: Asked, names: Names) -> Iterable[Candidate]:
+    return [*_several(asked, names), *([] if "service" in asked.given else _described(names.containers))]
 
 
 def _services(asked: Asked, names: Names) -> Iterable[Candidate]:
     host = asked.given.get("host")
-    here = {name: where for name, where in names.services.items() if host in (None, where)}
-    return [Candidate(name, f"on {where}") for name, where in here.items()]
+    hosts = None if host is None else names.hosts_of(host)
+    return [Candidate(name, f"on {where}") for name, where in names.services.items() if hosts is None or where in hosts]
 
 
 def _backends(asked: Asked, names: Names) -> Iterable[Candidate]:
@@ -132,6 +140,10 @@ def _tunings(_asked: Asked, names: Names) -> Iterable[Candidate]:
 
 def _sweeps(_asked: Asked, names: Names) -> Iterable[Candidate]:
     return _described(names.sweeps)
+
+
+def _routers(_asked: Asked, names: Names) -> Iterable[Candidate]:
+    return _described(names.routers)
 
 
 def _runbooks(_asked: Asked, names: Names) -> Iterable[Candidate]:
@@ -192,11 +204,12 @@ def _listed(source: Source) -> Source:
 
 _BY_FLAG: Mapping[str, Source] = {
     "host": _hosts,
-    "hosts": _listed(_hosts),
+    "hosts": _listed(_several),
     "service": _services,
     "backend": _backends,
     "backends": _listed(_backends),
     "profile": _tunings,
+    "router": _routers,
     "file": _sweeps,
     "runs": _listed(_any_run),
     "run": _listed(_any_run),
@@ -213,13 +226,16 @@ _BY_FLAG: Mapping[str, Source] = {
     "format": _words("sglang"),
 }
 _BY_VERB: Mapping[tuple[str, str], Source] = {
-    ("prep", "host"): _listed(_fleet),
+    **{(verb, "host"): _listed(_fleet) for verb in ("status", "doctor", "preflight", "boot", "lock.status", "prep", "hosts", "services")},
+    ("history", "host"): _listed(_hosts),
     ("trust", "host"): _places,
     ("runbook.run", "name"): _runbooks,
     ("runbook.show", "name"): _runbooks,
     ("runbook.run", "set"): _inputs,
     ("runbook.show", "set"): _inputs,
     ("sweep", "resume"): _runs("sweep"),
+    ("roll", "resume"): _runs("roll"),
+    ("roll", "service"): _listed(_services),
     ("init", "service"): _words(),
     ("init", "tuning"): _first_tunings,
 }
@@ -239,7 +255,7 @@ _ON_DISK: Mapping[str, Files] = {
 FREE = frozenset(
     {
         *("batch", "best-at", "grace", "input", "launch", "limit", "lines", "message", "order", "output", "port", "reason", "repeats"),
-        *("address", "container", "fingerprint", "model", "name", "python", "state-root"),
+        *("address", "container", "fingerprint", "forks", "model", "name", "python", "state-root"),
         *("rounds", "set", "sglang", "since", "steps", "temperature", "to", "wait", "collection", "list-depth", "list-format"),
     }
 )

@@ -28,6 +28,17 @@ TARGET_FLAGS = {
     "service": "Service, by its inventory name; not needed when the host has one.",
     **SHARED_FLAGS,
 }
+FLEET_FLAGS = {
+    "host": "Hosts or groups by their inventory names, with commas, or all (as Fabric's -H); not needed when there is one.",
+    "all": "All hosts of the inventory.",
+    "forks": "How many are asked at the same time, where there are several.",
+}
+FLEET_TARGET_FLAGS = {
+    **FLEET_FLAGS,
+    "service": "Service, by its inventory name; not needed when the host has one. Of several hosts all services are meant.",
+    **SHARED_FLAGS,
+    "json": "Print JSON on standard output: one document, or of several hosts one a line as they answer. Progress goes to standard error.",
+}
 GRACE_FLAG = {"grace": "Seconds from the end of the drain until SIGKILL, instead of the service's own (policy: grace)."}
 WAIT_FLAG = {
     "wait": "Seconds to wait for a change that is under way, instead of ending with exit code 5; a person's lock is never waited for."
@@ -193,3 +204,27 @@ def positive(flag: str, text: str, least: int = 1) -> int:
     if value < least:
         raise UsageError(f"--{flag} takes {least} or more; {text!r} is not that")
     return value
+
+
+def hosts_text(host: str | None, *, all: bool) -> str | None:  # noqa: A002  # the flag's name
+    """What ``--host`` and ``--all`` say together, in the words of ``--host``.
+
+    Raises:
+        UsageError: they say different things.
+    """
+    from orchestrator.config.inventory import ALL_HOSTS
+
+    if all and host not in (None, ALL_HOSTS):
+        raise UsageError(f"--all and --host {host} name different hosts", next_step="leave out one of the two")
+    return ALL_HOSTS if all else host
+
+
+def forks_of(text: str | None) -> int:
+    """How many are asked at the same time.
+
+    Raises:
+        UsageError: ``--forks`` is not a whole number from 1 on.
+    """
+    from orchestrator.flows.side_by_side import default_bound
+
+    return default_bound() if text is None else positive("forks", text)

@@ -81,6 +81,7 @@ class Call:
         """The call in the midst of which this one is made."""
         self._answer: Any = None
         self._problem: Problem | None = None
+        self._has_lines = False
         self._stopped_by: signal.Signals | None = None
         self.interrupted = "interrupted"
         """What Ctrl-C means now, where nothing that knows better catches it; empty where it is the usual end."""
@@ -129,6 +130,20 @@ class Call:
             self.run.keep("error.json", problem)
         return problem.exit_code
 
+    def line(self, answer: Any, code: int, error: OrchestratorError | None = None) -> None:
+        """Print the document of one of many at once, on a line of its own, where that was asked for; there is none for the call then.
+
+        With an `error`, `answer` says whose it is.
+        """
+        if not self.as_json:
+            return
+        from orchestrator.cli.documents.envelope import SCHEMA, Envelope, Problem
+
+        self._has_lines = True
+        if self.outer is None:
+            begin_document()
+        self.screen.line(Envelope(SCHEMA, self.verb, code, None if error is None else Problem.of(error)), answer)
+
     def end(self, code: int) -> int:
         """Name the run folder, on the last line; then print the document, when that was asked for. Returns the exit code.
 
@@ -140,7 +155,7 @@ class Call:
         run = str(self.run.path) if self.run is not None and self.run.kept else None
         if run is not None:
             self.screen.show([Line(f"kept in {run}", "quiet", whole=True)])
-        if self.as_json:
+        if self.as_json and not (self._has_lines and self._problem is None):
             self._print_document(code, run)
         return code
 
@@ -265,7 +280,9 @@ def understood(context: Context, flags: dict[str, Any], *, many_hosts: bool = Fa
     if "host" not in flags:
         raise UsageError(f"this verb is not about a host, but -H {text} was given")
     if len(names) > 1 and not many_hosts:
-        raise UsageError(f"one host at a time, but -H {text} was given")
+        from orchestrator.config.inventory import one_at_a_time
+
+        raise one_at_a_time(text)
     if flags["host"] is not None and _parts(flags["host"]) != names:
         raise UsageError(f"-H {text} and --host {flags['host']} name different hosts")
     return {**flags, "host": text}

@@ -23,14 +23,15 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 @verb(
     flags={
         "service": "Only runs of this service.",
-        "host": "Only runs on this host.",
+        "host": "Only runs on this host, or on these, with commas.",
         "verb": "Only runs of this verb: relaunch, measure, prep, ...",
         "backend": "Only runs that launched or timed this backend profile.",
         "since": "Only runs since then: 3d, 12h, 30m, 2w, 2026-11-29, or 2026-11-29T14:00 by this machine's clock.",
         "limit": "How many, the newest first; 0 for all.",
         "rebuild": "Read every run folder anew, also those that have not changed.",
         **_JSON,
-    }
+    },
+    many_hosts=True,
 )
 def history(
     call: Call,
@@ -50,7 +51,7 @@ def history(
     from orchestrator.results.history import Wanted
 
     number = count("limit", limit)
-    wanted = Wanted(service, host, verb, backend, _since(since, time.time()), number or None)
+    wanted = Wanted(service, None if host is None else host.replace(" ", ""), verb, backend, _since(since, time.time()), number or None)
     listing = look(wanted, rebuild=rebuild)
     for remark in listing.history.remarks:
         call.screen.warn(remark)

@@ -13,50 +13,63 @@ from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents.inventory import BackendVariant
-    from orchestrator.config import Backend, Inventory, TuningProfile, Variant
+    from orchestrator.config import Backend, Host, Inventory, TuningProfile, Variant
     from orchestrator.config.tuning import Knob
     from orchestrator.flows.trust import Offer
 
 
-@verb(flags=SHARED_FLAGS)
-def hosts(call: Call, inventory: str | None = None, json: bool = False) -> None:
-    """List the inventory's hosts, how they are reached, their tuning profiles and their services."""
+_HOSTS_FLAG = {"host": "Only these hosts or groups, with commas (as Fabric's -H)."}
+
+
+@verb(flags={**_HOSTS_FLAG, **SHARED_FLAGS}, many_hosts=True)
+def hosts(call: Call, host: str | None = None, inventory: str | None = None, json: bool = False) -> None:
+    """List the inventory's hosts, how they are reached, their tuning profiles and their services; and its groups."""
     from orchestrator.cli.documents.inventory import Hosts, host_data
 
     loaded = load(inventory)
+    chosen = _chosen(loaded, host)
     rows = []
-    for host in loaded.hosts.values():
-        place = host.place(container=host.container is not None)
-        services = [service.name for service in loaded.services.values() if service.host == host.name]
+    for item in chosen:
+        place = item.place(container=item.container is not None)
+        services = [service.name for service in loaded.services.values() if service.host == item.name]
         container = "-" if place.container is None else f"{place.container} by {place.reached_by}"
-        gpus = "-" if host.gpus is None else str(host.gpus)
-        reached_at = f"{host.user}@{host.address}:{host.port}"
-        rows.append([host.name, reached_at, container, gpus, host.tuning or "-", ", ".join(services) or "-"])
+        gpus = "-" if item.gpus is None else str(item.gpus)
+        reached_at = f"{item.user}@{item.address}:{item.port}"
+        rows.append([item.name, reached_at, container, gpus, item.tuning or "-", ", ".join(services) or "-"])
     call.screen.show([Table(["host", "reached at", "container", "gpus", "tuning", "services"], rows, right=frozenset({"gpus"}))])
-    for name, path in _absent_keys(loaded):
+    groups = {name: list(members) for name, members in loaded.groups.items() if {item.name for item in chosen} & set(members)}
+    if groups:
+        call.screen.show([Line(), Table(["group", "hosts"], [[name, ", ".join(members)] for name, members in groups.items()])])
+    for name, path in _absent_keys(chosen):
         call.screen.warn(f"{name}: identity file {path} does not exist on this machine")
-    call.answer(Hosts(str(loaded.directory), [host_data(item) for item in loaded.hosts.values()]))
+    call.answer(Hosts(str(loaded.directory), [host_data(item) for item in chosen], groups))
 
 
-def _absent_keys(inventory: Inventory) -> list[tuple[str, str]]:
+def _chosen(inventory: Inventory, text: str | None) -> list[Host]:
+    return list(inventory.hosts.values()) if text is None else [item.host for item in inventory.hosts_named(text)]
+
+
+def _absent_keys(hosts: Sequence[Host]) -> list[tuple[str, str]]:
     """Identity files that are named for a host or its container and are not here, nor their public halves (for an agent)."""
     named = [
         (host.name, path)
-        for host in inventory.hosts.values()
+        for host in hosts
         for path in [*host.identity_files, *(host.container.identity_files if host.container is not None else [])]
     ]
     return [(name, path) for name, path in named if not Path(path).exists() and not Path(f"{path}.pub").exists()]
 
 
-@verb(flags=SHARED_FLAGS)
-def services(call: Call, inventory: str | None = None, json: bool = False) -> None:
+@verb(flags={**_HOSTS_FLAG, **SHARED_FLAGS}, many_hosts=True)
+def services(call: Call, host: str | None = None, inventory: str | None = None, json: bool = False) -> None:
     """List the inventory's services."""
     from orchestrator.cli.documents.inventory import Services, service_data
 
     loaded = load(inventory)
-    rows = [[item.name, item.host, item.place, str(item.port), item.model] for item in loaded.services.values()]
+    names = {item.name for item in _chosen(loaded, host)}
+    chosen = [item for item in loaded.services.values() if item.host in names]
+    rows = [[item.name, item.host, item.place, str(item.port), item.model] for item in chosen]
     call.screen.show([Table(["service", "host", "place", "port", "model"], rows, right=frozenset({"port"}))])
-    call.answer(Services(str(loaded.directory), [service_data(item) for item in loaded.services.values()]))
+    call.answer(Services(str(loaded.directory), [service_data(item) for item in chosen]))
 
 
 @verb(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.cli.blocks import Line
-from orchestrator.cli.common import TARGET_FLAGS, WAIT_FLAG, choose, seconds
+from orchestrator.cli.common import FLEET_TARGET_FLAGS, TARGET_FLAGS, WAIT_FLAG, choose, forks_of, load, seconds
 from orchestrator.cli.edge import Call, verb
+from orchestrator.cli.fleet import ask_many, several
 from orchestrator.errors import UsageError
 
 
@@ -36,17 +37,32 @@ def acquire(
     call.answer(Lock(target.host.name, target.service.name, found))
 
 
-@verb(title="lock.status", flags=TARGET_FLAGS)
-def status(call: Call, host: str | None = None, service: str | None = None, inventory: str | None = None, json: bool = False) -> None:
+@verb(title="lock.status", flags=FLEET_TARGET_FLAGS, many_hosts=True)
+def status(
+    call: Call,
+    host: str | None = None,
+    service: str | None = None,
+    all: bool = False,  # noqa: A002  # the flag's name
+    forks: str | None = None,
+    inventory: str | None = None,
+    json: bool = False,
+) -> int:
     """Show who keeps changes of a service away: a person, a change under way, or a change of another service on its GPUs."""
+    from orchestrator.cli import fleet_views
     from orchestrator.cli.documents.changes import Lock
     from orchestrator.cli.status_text import lock_blocks
     from orchestrator.flows.locks import status as look
+    from orchestrator.flows.target import choose_target
 
-    target = choose(inventory, host, service)
+    loaded = load(inventory)
+    subjects = several(call, loaded, host, service, all=all, only_services=True)
+    if subjects is not None:
+        return ask_many(call, loaded, subjects, fleet_views.lock_view(), forks_of(forks))
+    target = choose_target(loaded, host, service)
     found = look(target)
     call.screen.show(lock_blocks(target.service.name, found))
     call.answer(Lock(target.host.name, target.service.name, found))
+    return 0
 
 
 @verb(title="lock.release", flags=TARGET_FLAGS)

@@ -57,6 +57,20 @@ class Names:
         return found
 
     @cached_property
+    def groups(self) -> dict[str, list[str]]:
+        """The groups of hosts, each with its hosts; a group may hold those above it."""
+        groups: dict[str, list[str]] = {}
+        for name, members in _mapping(self._hosts_file.get("groups")).items():
+            listed = members if isinstance(members, list) else []
+            groups[str(name)] = list(dict.fromkeys(host for member in map(_text, listed) for host in groups.get(member, [member])))
+        return groups
+
+    def hosts_of(self, text: str) -> set[str] | None:
+        """The hosts that ``--host`` means: one, a list, groups; None: every one."""
+        parts = [part.strip().partition("/")[0] for part in text.split(",")]
+        return None if "all" in parts else {host for part in parts for host in self.groups.get(part, [part])}
+
+    @cached_property
     def services(self) -> dict[str, str]:
         """The services, each with its host."""
         return {name: _text(entry.get("host")) for name, entry in self._entries("services")}
@@ -75,6 +89,11 @@ class Names:
     def sweeps(self) -> dict[str, str]:
         """The sweeps, by the names of their files."""
         return {path.stem: _text(_read(path).get("summary")) for path in self._files("sweeps")}
+
+    @cached_property
+    def routers(self) -> dict[str, str]:
+        """The routers, each with its url."""
+        return {name: _text(entry.get("url")) for name, entry in self._entries("routers")}
 
     @cached_property
     def runbooks(self) -> dict[str, str]:
@@ -120,10 +139,11 @@ class Names:
 
     @cached_property
     def _host_entries(self) -> dict[str, Mapping[str, Any]]:
-        if self._inventory is None:
-            return {}
-        hosts = _mapping(_read(self._inventory / "hosts.yml").get("hosts"))
-        return {str(name): _mapping(entry) for name, entry in hosts.items()}
+        return {str(name): _mapping(entry) for name, entry in _mapping(self._hosts_file.get("hosts")).items()}
+
+    @cached_property
+    def _hosts_file(self) -> Mapping[str, Any]:
+        return {} if self._inventory is None else _read(self._inventory / "hosts.yml")
 
     def _playbook(self, name: str) -> Mapping[str, Any]:
         path = playbook_paths(self._inventory).get(name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.blocks import Line
-from orchestrator.cli.common import SHARED_FLAGS, WAIT_FLAG, load, seconds
+from orchestrator.cli.common import FLEET_FLAGS, SHARED_FLAGS, WAIT_FLAG, forks_of, hosts_text, load, seconds
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.flows.prep_outcome import PlaceTuning
 
 _FLAGS = {
-    "host": "Hosts by their inventory names, with commas, or all (as Fabric's -H); not needed when there is one.",
+    **FLEET_FLAGS,
     "profile": "Tuning profile, instead of the host's own (tuning: in hosts.yml).",
     "check": "Only say whether the host has drifted (exit code 8). Nothing is written.",
     "plan": "Show what would be done, with the commands by hand, and stop. Nothing is written.",
@@ -52,6 +52,8 @@ def prep(
     revert: bool = False,
     reason: str = "",
     wait: str | None = None,
+    all: bool = False,  # noqa: A002  # the flag's name
+    forks: str | None = None,
     inventory: str | None = None,
     json: bool = False,
 ) -> int:
@@ -59,13 +61,13 @@ def prep(
 
     fab prep --host gpu1 --plan        what would be done; writes nothing
     fab prep --host gpu1,gpu2          do it, on many at the same time
-    fab prep --host all --check        exit code 8 when one has drifted
+    fab prep --all --check             exit code 8 when one has drifted
     """
     given = {"check": check, "plan": plan, "persist": persist, "unpersist": unpersist, "revert": revert}
     _refuse_contradictions(given)
     loaded = load(inventory)
-    hosts = _choose(call, loaded, host, profile)
-    return _Report(call, loaded, hosts, _options(given, reason, seconds("wait", wait) or 0.0), check=check).run(profile)
+    hosts = _choose(call, loaded, hosts_text(host, all=all), profile)
+    return _Report(call, loaded, hosts, _options(given, reason, seconds("wait", wait) or 0.0), forks_of(forks), check=check).run(profile)
 
 
 def _refuse_contradictions(given: dict[str, bool]) -> None:
@@ -97,7 +99,7 @@ def _choose(call: Call, inventory: Inventory, text: str | None, profile: str | N
     """
     if text is None and len(inventory.hosts) > 1:
         raise UsageError(
-            "which host? Say it with --host NAME, --host NAME,NAME or --host all",
+            "which host? Say it with --host NAME, --host NAME,NAME, --host GROUP or --all",
             evidence=[f"hosts: {', '.join(inventory.hosts)}"],
             next_step="fab hosts",
         )
@@ -122,11 +124,12 @@ def _choose(call: Call, inventory: Inventory, text: str | None, profile: str | N
 class _Report:
     """What is shown and kept of one call."""
 
-    def __init__(self, call: Call, inventory: Inventory, hosts: Sequence[Host], options: PrepOptions, *, check: bool) -> None:
+    def __init__(self, call: Call, inventory: Inventory, hosts: Sequence[Host], options: PrepOptions, forks: int, *, check: bool) -> None:
         self._call = call
         self._inventory = inventory
         self._hosts = hosts
         self._options = options
+        self._forks = forks
         self._check = check
         self._heard = 0
         self._profile_flag = ""
@@ -134,8 +137,8 @@ class _Report:
     def run(self, profile: str | None) -> int:
         """Prepare, show, keep; returns the exit code."""
         from orchestrator.cli.documents.hosts import Prepared
-        from orchestrator.flows.prep import BOUND, TUNE_SECONDS, prep_all
-        from orchestrator.flows.prep_outcome import worst
+        from orchestrator.errors import worst
+        from orchestrator.flows.prep import TUNE_SECONDS, prep_all
 
         call = self._call
         self._profile_flag = "" if profile is None else f" --profile {profile}"
@@ -144,11 +147,11 @@ class _Report:
         call.screen.note(f"inventory {self._inventory.label}")
         number = len(self._hosts)
         limit = f"at most {TUNE_SECONDS + self._options.wait:g} s"
-        many = f"asking {number} hosts, {min(BOUND, number)} at a time, {limit} each"
+        many = f"asking {number} hosts, {min(self._forks, number)} at a time, {limit} each"
         call.screen.note(f"asking {self._hosts[0].name}, for {limit}" if number == 1 else many)
         if self._options.write:
             call.keep_run(self._hosts[0].name if number == 1 else f"{number}-hosts")
-        done = prep_all(self._inventory, self._hosts, profile, self._options, self._told, note=call.screen.note)
+        done = prep_all(self._inventory, self._hosts, profile, self._options, self._told, self._forks, note=call.screen.note)
         call.interrupted = "interrupted"
         code = worst([prep.exit_code for prep in done])
         code = call.interrupted_code if code == _INTERRUPTED else code

@@ -12,13 +12,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.agent import wire
 from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Table, Tone, table_rows, wrapped
-from orchestrator.cli.documents.envelope import document, written
+from orchestrator.cli.documents.envelope import document, written, written_on_a_line
 from orchestrator.cli.hook_text import hook_line, notice_line
 from orchestrator.cli.pace import Ended, Pace
 from orchestrator.errors import OrchestratorError
@@ -116,6 +116,17 @@ class Screen:
 
     def document(self, envelope: Envelope, answer: Any) -> None:
         """Give the whole answer as JSON: nothing to do where it was shown as text."""
+
+    def line(self, envelope: Envelope, answer: Any) -> None:
+        """Give the answer of one of many as JSON on one line: nothing to do where it is shown as text."""
+
+    def watch(self, blocks: Callable[[], Sequence[Block]]) -> bool:
+        """Show what `blocks` gives, again and again until :meth:`close`; whether this is a screen on which that can be seen."""
+        return False
+
+    def room(self, taken: int) -> int:
+        """How many more lines there is room for at once where `taken` are taken; at least one."""
+        return max(1, shutil.get_terminal_size((_USUAL_WIDTH, 24)).lines - taken)
 
     def error(self, blocks: Iterable[Block]) -> None:
         """Show on standard error why it did not go well."""
@@ -248,8 +259,13 @@ class JsonScreen(Screen):
 
     def document(self, envelope: Envelope, answer: Any) -> None:
         """Write the answer; where there is none, the plan and the result that were heard before it failed, and what was done around it."""
-        fields = self._heard if answer is None or envelope.error is not None else vars(answer)
-        text = written(self.redactor.data(document(envelope, fields)))
+        self._write_json(document(envelope, self._heard if answer is None or envelope.error is not None else vars(answer)), written)
+
+    def line(self, envelope: Envelope, answer: Any) -> None:
+        self._write_json(document(envelope, answer if isinstance(answer, dict) else vars(answer)), written_on_a_line)
+
+    def _write_json(self, data: Any, write: Callable[[Any], str]) -> None:
+        text = write(self.redactor.data(data))
         try:
             print(text, file=self._document_stream, flush=True)
         except OSError as error:

@@ -83,10 +83,14 @@ class TerminalScreen(Screen):
         self._now: tuple[wire.Progress, float] | None = None
         self._waits: list[Wait] = []
         self._asks = False
+        self._watched = False
+        """Whether what moves is what somebody else tells, again and again: that says itself what is waited for."""
         self._guard = threading.RLock()
 
     def wait(self, wait: Wait) -> Callable[[], None]:
         """Show a wait that begins, once it takes long and nothing else is shown; what is returned ends it."""
+        if self._watched:
+            return lambda: None
         late = threading.Timer(_SHORT_WAIT_SECONDS, self._show_waits)
         late.daemon = True
         with self._guard:
@@ -97,7 +101,7 @@ class TerminalScreen(Screen):
             late.cancel()
             with self._guard, contextlib.suppress(ValueError):  # the verb has ended before
                 self._waits.remove(wait)
-                if not self._waits and self._now is None:
+                if not self._waits and self._now is None and not self._watched:
                     self.close()
 
         return ended
@@ -105,7 +109,7 @@ class TerminalScreen(Screen):
     def _show_waits(self) -> None:
         with self._guard:
             if self._waits and self._live is None and not self._asks:
-                self._begin_live()
+                self._begin_live(self._moving_line)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -144,17 +148,24 @@ class TerminalScreen(Screen):
             self._write_block(self._error_console, block)
 
     def _write_block(self, console: Console, block: Block) -> None:
-        rows = self._rows(block)
         if isinstance(block, Line):
-            for text_part, aside in part_aside(rows[0], self.redactor.text(block.aside)):
+            for text_part, aside in part_aside(self._rows(block)[0], self.redactor.text(block.aside)):
                 self._write(console, text_part, block.tone, aside=aside)
             return
+        for line, tone in self._toned(block):
+            self._write(console, line, tone)
+
+    def _toned(self, block: Block) -> list[tuple[str, Tone]]:
+        """Its lines; what is noted below a row is quiet."""
+        rows = self._rows(block)
+        if isinstance(block, Line):
+            return [(line, block.tone) for line in rows[0]]
         tones: list[Tone] = ["strong", *(block.tone(index) for index in range(len(rows) - 1))]
-        table = self._masked(block)
+        table, toned = self._masked(block), []
         for index, (row, tone) in enumerate(zip(rows, tones, strict=True)):
             cells = len(row) - len(note_lines(table, index - 1, self.width))
-            for number, line in enumerate(row):
-                self._write(console, line, tone if number < cells else "quiet")
+            toned += [(line, tone if number < cells else "quiet") for number, line in enumerate(row)]
+        return toned
 
     def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "", aside: str = "") -> None:
         from rich.text import Text
@@ -198,12 +209,13 @@ class TerminalScreen(Screen):
                     self._live.stop()
                     self._live = None
             self._now = None
+            self._watched = False
 
-    def _begin_live(self) -> None:
+    def _begin_live(self, moving: Callable[[], Any], times_a_second: int = 8) -> None:
         from rich.live import Live
 
         with self._guard, _whole():
-            self._live = Live(console=self._console, transient=True, refresh_per_second=8, get_renderable=self._moving_line)
+            self._live = Live(console=self._console, transient=True, refresh_per_second=times_a_second, get_renderable=moving)
             self._live.start()
 
     def event(self, line: str, tone: Tone = "") -> None:
@@ -218,7 +230,21 @@ class TerminalScreen(Screen):
         with self._guard:
             self._now = (progress, time.monotonic())
             if self._live is None:
-                self._begin_live()
+                self._begin_live(self._moving_line)
+
+    def watch(self, blocks: Callable[[], Sequence[Block]]) -> bool:
+        with self._guard:
+            self.close()
+            self._watched = True
+            self._begin_live(lambda: self._moving(blocks()), times_a_second=4)
+        return True
+
+    def _moving(self, blocks: Sequence[Block]) -> Any:
+        """As much of them as the terminal has room for."""
+        from rich.text import Text
+
+        lines = [Text(line, _STYLES[tone], no_wrap=True, overflow="ellipsis") for block in blocks for line, tone in self._toned(block)]
+        return Text("\n").join(lines[: max(1, self._console.height - 1)])
 
     def _moving_line(self) -> Any:
         """What goes on, with the time since it was heard added: a phase that says nothing still grows older."""

@@ -1,4 +1,4 @@
-"""The inventory: hosts, services, backend profiles and tuning profiles, read from YAML into strict models.
+"""The inventory: hosts, services, backend profiles, tuning profiles and routers, read from YAML into strict models.
 
 Importing this package imports pydantic and PyYAML; the command line imports it only in commands that need an inventory.
 """
@@ -8,7 +8,8 @@ from orchestrator.config.hooks import BeforeHookModel, HookModel, Hooks, Webhook
 from orchestrator.config.inventory import Inventory, NamedHost
 from orchestrator.config.loader import load_inventory
 from orchestrator.config.models import Backend, Container, Host, Place, Service, Variant
-from orchestrator.config.secrets import resolve_secrets, resolve_webhook
+from orchestrator.config.routers import Replica, Router
+from orchestrator.config.secrets import resolve_router_key, resolve_secrets, resolve_webhook
 from orchestrator.config.tuning import TuningProfile
 from orchestrator.config.variants import choose, signs
 
@@ -23,6 +24,8 @@ __all__ = [
     "NamedHost",
     "Overlay",
     "Place",
+    "Replica",
+    "Router",
     "Service",
     "TuningProfile",
     "Variant",
@@ -34,6 +37,7 @@ __all__ = [
     "load_inventory",
     "policy",
     "requirements",
+    "resolve_router_key",
     "resolve_secrets",
     "resolve_webhook",
     "signs",

@@ -7,10 +7,11 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator.config.mistakes import KeyPath, Mistake
 from orchestrator.config.models import Backend, Host, Service
+from orchestrator.config.routers import Router
 from orchestrator.config.tuning import TuningProfile
 from orchestrator.config.yaml_reader import Document
 
-Model = TypeVar("Model", Host, Service, Backend, TuningProfile)
+Model = TypeVar("Model", Host, Service, Backend, TuningProfile, Router)
 
 
 @dataclass(frozen=True)

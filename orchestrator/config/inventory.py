@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.config.models import Backend, Host, Place, Service
+from orchestrator.config.routers import Router
 from orchestrator.config.tuning import TuningProfile
 from orchestrator.errors import UsageError
 
-Item = TypeVar("Item", Host, Service, Backend, TuningProfile)
+Item = TypeVar("Item", Host, Service, Backend, TuningProfile, Router)
 
 
 ALL_HOSTS = "all"
+
+TAKES_SEVERAL = ("status", "doctor", "preflight", "boot", "lock.status", "prep", "hosts", "services", "history")
+"""Verbs that take several hosts at once; a test holds the verbs to it."""
+
+
+def one_at_a_time(text: str, evidence: Sequence[str] = ()) -> UsageError:
+    """Several hosts were named for a verb that changes, or follows, one service."""
+    return UsageError(
+        f"one host at a time, and {text!r} names several",
+        evidence=[f"these take several: {', '.join(TAKES_SEVERAL)}", *evidence],
+        next_step="fab services   # each service with its host: name one",
+    )
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,7 @@ class Inventory:
     Attributes:
         directory: the folder it was loaded from.
         known_hosts: the inventory's own known_hosts file; it may not exist.
+        groups: group -> the names of its hosts.
         chosen_by: how it came to be this folder, for the screen; empty when that is not known.
     """
 
@@ -42,7 +56,9 @@ class Inventory:
     services: Mapping[str, Service] = field(default_factory=dict)
     backends: Mapping[str, Backend] = field(default_factory=dict)
     tunings: Mapping[str, TuningProfile] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     chosen_by: str = ""
+    routers: Mapping[str, Router] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -61,11 +77,13 @@ class Inventory:
         Raises:
             UsageError: there is none, or several are named; the message names those that exist.
         """
-        several = [part.strip() for part in name.split(",") if part.strip()]
-        if name not in self.hosts and (len(several) > 1 or name == ALL_HOSTS):
-            evidence = [f"hosts: {_listed(self.hosts)}"]
-            raise UsageError(f"one host at a time, and {name!r} names several; fab prep takes several", evidence=evidence)
-        return self._look_up("host", name, self.hosts, "fab hosts")
+        if name not in self.hosts and self.names_several(name):
+            raise one_at_a_time(name, [f"hosts: {_listed(self.hosts)}"])
+        return self._look_up("host", name, self.hosts, "fab hosts", self.groups)
+
+    def names_several(self, text: str) -> bool:
+        """Whether it is a list, a group, or ``all``, however many hosts that comes to."""
+        return "," in text or text == ALL_HOSTS or text in self.groups
 
     def host_named(self, text: str) -> NamedHost:
         """The one host of ``gpu1``, or of its container's label ``gpu1/101``. Raises as :meth:`host` and :meth:`hosts_named`."""
@@ -75,7 +93,7 @@ class Inventory:
         return named
 
     def hosts_named(self, text: str) -> list[NamedHost]:
-        """The hosts of ``gpu1,gpu2`` as given, or of ``all`` in the inventory's order; one named twice comes once.
+        """The hosts of ``gpu1,gpu2`` and of groups as given, or of ``all`` in the inventory's order; one named twice comes once.
 
         A container may be named as the screen labels it (``gpu1/101``): that is its host, and the answer says so.
 
@@ -94,6 +112,8 @@ class Inventory:
     def _named(self, name: str) -> list[NamedHost]:
         if name == ALL_HOSTS:
             return [NamedHost(host) for host in self.hosts.values()]
+        if name in self.groups:
+            return [NamedHost(self.hosts[host]) for host in self.groups[name]]
         host_name, slash, container = name.partition("/")
         host = self.host(host_name)
         if not slash:
@@ -169,6 +189,19 @@ class Inventory:
             name = hop.jump
         return chain
 
+    def router(self, name: str) -> Router:
+        """The router of that name.
+
+        Raises:
+            UsageError: there is none; the message names those that exist.
+        """
+        return self._look_up("router", name, self.routers, f"write one: {self.directory}/routers/NAME.yml")
+
+    def router_of(self, service: str) -> Router | None:
+        """The router that a service is behind, None where it is behind none."""
+        behind = (router for router in self.routers.values() if service in [replica.service for replica in router.replicas])
+        return next(behind, None)
+
     def backend(self, name: str) -> Backend:
         """The one profile of that name.
 
@@ -177,12 +210,14 @@ class Inventory:
         """
         return self._look_up("backend profile", name, self.backends, "fab backends")
 
-    def _look_up(self, what: str, name: str, items: Mapping[str, Item], command: str) -> Item:
+    def _look_up(self, what: str, name: str, items: Mapping[str, Item], command: str, groups: Collection[str] = ()) -> Item:
         if name in items:
             return items[name]
-        close = difflib.get_close_matches(name, items, n=1)
+        close = difflib.get_close_matches(name, [*items, *groups], n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        evidence = [f"{what}s: {_listed(items)}", f"inventory: {self.label}"]
+        evidence = [f"{what}s: {_listed(items)}"]
+        evidence += [f"groups: {_listed(groups)}"] if groups else []
+        evidence.append(f"inventory: {self.label}")
         raise UsageError(f"there is no {what} {name!r}{hint}", evidence=evidence, next_step=command)
 
     def backends_named(self, names: str) -> list[Backend]:

@@ -117,7 +117,7 @@ def _container_lines(entry: ContainerEntry, state_root: str) -> list[str]:
 
 
 def with_entries(text: str | None, entries: Sequence[HostEntry]) -> str | None:
-    """hosts.yml with `entries` at its end; every line that is there stays as it is. None where that can't be done.
+    """hosts.yml with `entries` at the end of its hosts; every line that is there stays as it is. None where that can't be done.
 
     Args:
         text: the file as it is; None where there is none.
@@ -129,7 +129,8 @@ def with_entries(text: str | None, entries: Sequence[HostEntry]) -> str | None:
         return None
     found = _ENTRY.search(text)
     indentation = len(found[1]) if found is not None else _ENTRY_INDENTATION
-    after = "".join([text if text.endswith("\n") else f"{text}\n", *(f"\n{host_text(entry, indentation)}" for entry in entries)])
+    above, groups = _parted(text)
+    after = "".join([above if above.endswith("\n") else f"{above}\n", *(f"\n{host_text(entry, indentation)}" for entry in entries), groups])
     hosts = _hosts_in(after)
     added = [entry.name for entry in entries]
     if hosts is None or list(hosts) != [*before, *added] or any(hosts[name] != before[name] for name in before):
@@ -137,13 +138,19 @@ def with_entries(text: str | None, entries: Sequence[HostEntry]) -> str | None:
     return after
 
 
+def _parted(text: str) -> tuple[str, str]:
+    """A hosts.yml before and from where its groups begin, with the blank and commented lines above them, if they stand below the hosts."""
+    below = re.search(r"^hosts:.*?^((?:[ \t]*(?:#[^\n]*)?\n)*groups:.*)", text, re.MULTILINE | re.DOTALL)
+    return (text, "") if below is None else (text[: below.start(1)], text[below.start(1) :])
+
+
 def _hosts_in(text: str) -> Mapping[str, Any] | None:
-    """The entries of a hosts.yml that holds nothing else; an empty ``hosts:`` has none."""
+    """The entries of a hosts.yml that holds nothing else, but groups; an empty ``hosts:`` has none."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError:
         return None
-    if not isinstance(data, dict) or list(data) != ["hosts"]:
+    if not isinstance(data, dict) or set(data) - {"groups"} != {"hosts"}:
         return None
     hosts = data["hosts"] if data["hosts"] is not None else {}
     return hosts if isinstance(hosts, dict) else None

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from orchestrator.config import references
 from orchestrator.config.declared import Declared, Entry, Model
+from orchestrator.config.groups import load_groups
 from orchestrator.config.inventory import Inventory
 from orchestrator.config.mistakes import Mistake
 from orchestrator.config.models import Backend, Host, HostsFile, Service
+from orchestrator.config.routers import Router
 from orchestrator.config.sections import sections_of
 from orchestrator.config.tuning import TuningProfile
 from orchestrator.config.validation import validated
@@ -19,7 +21,7 @@ from orchestrator.errors import ConfigError
 
 
 def load_inventory(directory: Path) -> Inventory:
-    """Read ``hosts.yml``, ``services/*.yml``, ``backends/*.yml`` and, where there is such a folder, ``tuning/*.yml`` under `directory`.
+    """Read ``hosts.yml``, ``services/*.yml``, ``backends/*.yml`` and, where there are such folders, ``tuning/*.yml`` and ``routers/*.yml``.
 
     Raises:
         ConfigError: with one line of evidence for each mistake in any of the files.
@@ -31,16 +33,20 @@ def load_inventory(directory: Path) -> Inventory:
     services = _load_folder(directory, "services", Service)
     backends = _load_folder(directory, "backends", Backend)
     tuning = _load_folder(directory, "tuning", TuningProfile, optional=True)
+    routers = _load_folder(directory, "routers", Router, optional=True)
     references.check(hosts, services, backends, tuning)
-    inventory = Inventory(directory, hosts.models, services.models, backends.models, tuning.models)
+    groups = load_groups(hosts.documents[0], hosts)
+    references.check_routers(routers, hosts, services)
+    inventory = Inventory(directory, hosts.models, services.models, backends.models, tuning.models, groups, routers=routers.models)
     references.check_backend_combinations(inventory, services)
-    mistakes = [*hosts.mistakes, *services.mistakes, *backends.mistakes, *tuning.mistakes]
+    mistakes = [*hosts.mistakes, *services.mistakes, *backends.mistakes, *tuning.mistakes, *routers.mistakes]
     if mistakes:
         sections = [
             *sections_of("host", hosts.mistakes),
             *sections_of("service", services.mistakes),
             *sections_of("backend", backends.mistakes),
             *sections_of("tuning", tuning.mistakes),
+            *sections_of("router", routers.mistakes),
         ]
         raise _config_error(directory, mistakes, sections)
     return inventory

@@ -194,6 +194,8 @@ class HostsFile(StrictModel):
     """hosts.yml as a whole; each entry is checked as a :class:`Host` of its own."""
 
     hosts: dict[Name, Any]
+    groups: dict[Name, Annotated[list[Name], Field(min_length=1)]] = {}
+    """Names for several hosts together; a group may hold groups that stand above it."""
 
 
 class PhaseLimitsModel(StrictModel):

@@ -8,6 +8,7 @@ from orchestrator.config.declared import Declared, Entry, Model
 from orchestrator.config.inventory import ALL_HOSTS, Inventory
 from orchestrator.config.mistakes import KeyPath, did_you_mean, printable
 from orchestrator.config.models import Backend, Host, Service
+from orchestrator.config.routers import Router
 from orchestrator.config.tuning import KNOB_KINDS, TuningProfile
 from orchestrator.errors import UsageError
 
@@ -33,6 +34,30 @@ def check_backend_combinations(inventory: Inventory, services: Declared[Service]
             inventory.backends_named(names)
         except UsageError as error:
             entry.report(("backend",), error.message)
+
+
+def check_routers(routers: Declared[Router], hosts: Declared[Host], services: Declared[Service]) -> None:
+    """Note replicas that are no services, or stand behind two routers, and places that do not exist."""
+    behind: dict[str, str] = {}
+    for name, router in routers.entries.items():
+        _check_name("host", router, ("host",), hosts)
+        host = hosts.entries.get(router.text("host") or "")
+        if host is not None and "container" not in host.data and router.text("place") != "host":
+            router.report(("place",), f"host {router.text('host')!r} has no container; write place: host")
+        for index, service in _replicas(router):
+            if services.lacks(service):
+                message = f"there is no service {service!r}; {did_you_mean(service, list(services.entries))}"
+                router.report(("replicas", index, "service"), message)
+            if behind.setdefault(service, name) != name:
+                router.report(("replicas", index, "service"), f"service {service!r} is behind router {behind[service]!r} already")
+
+
+def _replicas(router: Entry[Router]) -> list[tuple[int, str]]:
+    """The services that it names, each with its place in the list."""
+    replicas = router.data.get("replicas")
+    items = enumerate(replicas if isinstance(replicas, list) else ())
+    named = [(index, item.get("service")) for index, item in items if isinstance(item, dict)]
+    return [(index, service) for index, service in named if isinstance(service, str)]
 
 
 def _check_host(name: str, host: Entry[Host], hosts: Declared[Host], services: Declared[Service]) -> None:

@@ -11,6 +11,7 @@ from orchestrator.agent.webhook_address import parse
 from orchestrator.config.fields import SecretSource
 from orchestrator.config.hooks import WebhookModel
 from orchestrator.config.models import Service
+from orchestrator.config.routers import Router
 from orchestrator.errors import ConfigError
 
 COMMAND_SECONDS = 60.0
@@ -57,6 +58,19 @@ def resolve_webhook(webhook: WebhookModel) -> str:
             f"the webhook's URL can't be used: {_described(webhook.url)}: {error}", next_step=_next_step(webhook.url)
         ) from None
     return url
+
+
+def resolve_router_key(router: Router) -> str | None:
+    """The value of a router's key, None where it has none. Raises as :func:`resolve_secrets`."""
+    if router.key is None:
+        return None
+    try:
+        return _checked(_fetch(router.key))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        evidence = [f"router {router.name}: key: {_described(router.key)}: {_reason(error)}"]
+        raise ConfigError(
+            f"the key of router {router.name} can't be had here", evidence=evidence, next_step=_next_step(router.key)
+        ) from None
 
 
 def _next_step(source: SecretSource) -> str:

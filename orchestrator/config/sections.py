@@ -10,7 +10,7 @@ from typing import Literal
 
 from orchestrator.config.mistakes import KeyPath, Mistake
 
-File = Literal["host", "service", "backend", "tuning", "sweep", "playbook"]
+File = Literal["host", "service", "backend", "tuning", "router", "sweep", "playbook"]
 """The kinds of files, each called by the section that it is about as a whole."""
 
 SECTIONS: tuple[str, ...] = (
@@ -25,6 +25,7 @@ SECTIONS: tuple[str, ...] = (
     "webhook",
     "backend",
     "tuning",
+    "router",
     "sweep",
     "playbook",
 )

@@ -33,8 +33,13 @@ def new_id() -> str:
 
 def survey(agent: Agent, target: Target) -> wire.SurveyReport:
     """Ask what runs in the place."""
+    return agent.ask("survey", survey_request(target), wire.SurveyReport, SURVEY_SECONDS)
+
+
+def survey_request(target: Target) -> wire.SurveyRequest:
+    """What is asked for that."""
     service = target.service
-    request = wire.SurveyRequest(
+    return wire.SurveyRequest(
         service=service.name,
         state_root=target.state_root,
         python=service.python,
@@ -43,7 +48,6 @@ def survey(agent: Agent, target: Target) -> wire.SurveyReport:
         user=service.user,
         expected_gpus=target.expected_gpus,
     )
-    return agent.ask("survey", request, wire.SurveyReport, SURVEY_SECONDS)
 
 
 def refuse_when_held(target: Target, found: wire.SurveyReport) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.agent import wire
@@ -109,3 +109,45 @@ class Observers:
     def notice(self, fate: wire.Fate) -> None:
         for observer in self._observers:
             observer.notice(fate)
+
+
+class Hiding:
+    """Hears of one of many, whose end alone is shown; what is secret is hidden all the same."""
+
+    def __init__(self, hide: Callable[[Sequence[str]], None]) -> None:
+        self.hide = hide
+
+    @property
+    def kept_in(self) -> str | None:
+        """Nothing is kept."""
+        return None
+
+    def note(self, text: str) -> None:
+        """Not shown."""
+
+    def warn(self, text: str) -> None:
+        """Not shown."""
+
+    def plan(self, plan: Plan) -> None:
+        """Not shown."""
+
+    def state(self, entry: wire.StateEntry) -> None:
+        """Not shown."""
+
+    def progress(self, progress: wire.Progress) -> None:
+        """Not shown."""
+
+    def log(self, text: str) -> None:
+        """Not shown."""
+
+    def result(self, result: wire.OrderResult) -> None:
+        """Not shown."""
+
+    def collected(self, collected: wire.Collected) -> None:
+        """Not kept."""
+
+    def hook(self, run: HookRun) -> None:
+        """Not shown."""
+
+    def notice(self, fate: wire.Fate) -> None:
+        """Not shown."""

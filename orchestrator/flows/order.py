@@ -27,6 +27,7 @@ from orchestrator.flows.target import Agent, Connect, Target
 from orchestrator.results.runs import operator_name
 
 if TYPE_CHECKING:
+    from orchestrator.agent.wire_router import RouterSeat
     from orchestrator.config import Overlay
 
 SUBMIT_SECONDS = 60.0
@@ -65,6 +66,8 @@ class Options:
         sequential: the new server is started after the old one's stop, also where it could be staged.
         again: the same server is started once more where nothing would change; unlike `force` this overrules no check.
         overlay: what a sweep lays over the service's arguments.
+        rolled: a roll has the server out of its router meanwhile.
+        router: where the box itself takes the server out of a router and has it in again; None: it doesn't.
     """
 
     plan_only: bool = False
@@ -77,6 +80,8 @@ class Options:
     sequential: bool = False
     again: bool = False
     overlay: Overlay | None = None
+    rolled: bool = False
+    router: RouterSeat | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,7 @@ def make_order(target: Target, plan: Plan, options: Options, launch: wire.Launch
         boot=target.service.boot,
         staged=plan.staging is not None and plan.staging.staged,
         estimate=None if plan.staging is None else plan.staging.estimate,
+        router=options.router,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -35,7 +35,7 @@ from orchestrator.errors import (
 from orchestrator.flows.findings import same_boot
 from orchestrator.flows.guest import Guest
 from orchestrator.flows.prep_outcome import HostPrep, PlaceTuning, PrepOptions
-from orchestrator.flows.side_by_side import side_by_side
+from orchestrator.flows.side_by_side import Endings, all_of, default_bound, unforeseen
 from orchestrator.flows.target import Agent, decoded
 from orchestrator.remote.beside import Beside
 from orchestrator.results.runs import operator_name
@@ -43,11 +43,10 @@ from orchestrator.results.runs import operator_name
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory, TuningProfile
     from orchestrator.config.models import PlaceKind as KindName
+    from orchestrator.remote.shared import SharedConnections
 
-__all__ = ["BOUND", "HostPrep", "PlaceTuning", "PrepOptions", "prep", "prep_all"]
+__all__ = ["HostPrep", "PlaceTuning", "PrepOptions", "prep", "prep_all"]
 
-BOUND = 16
-"""Hosts that are asked at the same time."""
 TUNE_SECONDS = 120.0
 """Bounds one place's whole answer. Every command that the agent runs there has a shorter bound of its own."""
 
@@ -56,8 +55,11 @@ Open = Callable[["Inventory", "Host", str], AbstractContextManager[Agent]]
 
 
 @contextmanager
-def open_agent(inventory: Inventory, host: Host, kind: str) -> Iterator[Agent]:
+def open_agent(inventory: Inventory, host: Host, kind: str, shared: SharedConnections | None = None) -> Iterator[Agent]:
     """Connect to a place and give its agent.
+
+    Args:
+        shared: the connections of whoever asks many at once.
 
     Raises:
         UnreachableError: the place can't be reached, trusted or entered.
@@ -65,8 +67,15 @@ def open_agent(inventory: Inventory, host: Host, kind: str) -> Iterator[Agent]:
     from orchestrator.remote.agent_client import AgentClient
     from orchestrator.remote.place import open_place
 
-    with open_place(inventory, host, container=kind == PlaceKind.CONTAINER) as place:
+    with open_place(inventory, host, container=kind == PlaceKind.CONTAINER, shared=shared) as place:
         yield AgentClient(place)
+
+
+def share_connections(inventory: Inventory) -> SharedConnections:
+    """Connections for many places of `inventory`; whoever asked has to close them."""
+    from orchestrator.remote.place import share_connections
+
+    return share_connections(inventory)
 
 
 def prep(
@@ -254,13 +263,6 @@ def _oddities(host: Host, parts: Sequence[PlaceTuning]) -> list[str]:
     return found
 
 
-def unforeseen(label: str, error: BaseException) -> OrchestratorError:
-    """An error of no kind that is known, as one; the cause keeps its traceback."""
-    known = OrchestratorError(f"{label}: failed in a way that was not foreseen: {type(error).__name__}: {error}")
-    known.__cause__ = error
-    return known
-
-
 def profiles_of(inventory: Inventory, hosts: Sequence[Host], name: str | None, options: PrepOptions) -> list[TuningProfile | None]:
     """Each host's profile, before any is touched. None where none is declared and none is needed: nothing is compared.
 
@@ -278,13 +280,15 @@ def prep_all(
     profile_name: str | None,
     options: PrepOptions,
     told: Callable[[HostPrep], None],
-    bound: int = BOUND,
+    bound: int | None = None,
     note: Callable[[str], None] = lambda text: None,
-    open: Open = open_agent,  # noqa: A002
+    open: Open | None = None,  # noqa: A002
 ) -> list[HostPrep]:
-    """Prepare `hosts`, at most `bound` at a time, and return what became of each in the order asked; `told` hears it as it comes.
+    """Prepare `hosts`, and return what became of each in the order asked; `told` hears it as it comes.
 
-    `note` hears in whatever thread for whom a host waits.
+    At most `bound` at a time; None: :func:`side_by_side.default_bound`.
+
+    `note` hears in whatever thread for whom a host waits. `open` None: by connections that they share.
 
     Ctrl-C ends the wait at once: hosts without an answer have an InterruptedByOperatorError that says whether something goes on there.
 
@@ -292,49 +296,23 @@ def prep_all(
         UsageError: as :func:`profiles_of`; nothing was touched.
     """
     profiles = profiles_of(inventory, hosts, profile_name, options)
-    gate = _Gate()
-    done: dict[int, HostPrep] = {}
+    endings = Endings[HostPrep](
+        failed=lambda index, error: HostPrep(
+            hosts[index].name, _name(profiles[index]), error=unforeseen(hosts[index].name, error), options=options
+        ),
+        interrupted=lambda index, asked: _interrupted(hosts[index], profiles[index], options, asked=asked),
+    )
 
-    def work(index: int) -> HostPrep:
-        host, profile = hosts[index], profiles[index]
-        try:
-            return prep(inventory, host, profile, options, open, lambda: gate.enter(index), note)
-        except BaseException as error:  # noqa: BLE001 - one host's fault is its own answer: the others are not lost for it
-            return HostPrep(host.name, _name(profile), error=unforeseen(host.name, error), options=options)
+    shared = share_connections(inventory) if open is None else None
+    way = open or functools.partial(open_agent, shared=shared)
 
-    def heard(index: int, outcome: HostPrep) -> None:
-        done[index] = outcome
-        told(outcome)
+    def work(index: int, permit: Callable[[], None]) -> HostPrep:
+        return prep(inventory, hosts[index], profiles[index], options, way, permit, note)
 
-    try:
-        side_by_side(len(hosts), work, heard, bound)
-    except KeyboardInterrupt:
-        asked = gate.close()
-        for index in set(range(len(hosts))) - set(done):
-            done[index] = _interrupted(hosts[index], profiles[index], options, asked=index in asked)
-    return [done[index] for index in range(len(hosts))]
-
-
-class _Gate:
-    """Lets requests out until it is closed, and knows whose went out."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self._entered: set[int] = set()
-        self._lock = threading.Lock()
-
-    def enter(self, index: int) -> None:
-        """Raises InterruptedByOperatorError when it is closed."""
-        with self._lock:
-            if self.closed:
-                raise InterruptedByOperatorError("interrupted before it was asked")
-            self._entered.add(index)
-
-    def close(self) -> set[int]:
-        """Those that went out before; none goes out from now on."""
-        with self._lock:
-            self.closed = True
-            return set(self._entered)
+    done = all_of(len(hosts), work, endings, lambda _, outcome: told(outcome), bound or default_bound())
+    if shared is not None and not any(isinstance(outcome.error, InterruptedByOperatorError) for outcome in done):
+        shared.close()  # after Ctrl-C whoever is still connected ends with this process
+    return done
 
 
 def _interrupted(host: Host, profile: TuningProfile | None, options: PrepOptions, *, asked: bool) -> HostPrep:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.agent.wire_host import KnobOutcome, KnobResult, PersistenceAction, PlaceKind, TuneAction, TuneReport
-from orchestrator.errors import InterruptedByOperatorError, NotRootError, OrchestratorError
+from orchestrator.errors import DRIFT, NotRootError, OrchestratorError, worst
 
-DRIFT = 8
-_WORST_FIRST = (InterruptedByOperatorError.exit_code, 1, 2, 4, 5, 3, DRIFT, 0)
 _NOT_SET = frozenset({KnobOutcome.TOLD, KnobOutcome.NOT_SETTABLE})
 
 
@@ -117,8 +114,3 @@ def is_unproven(result: KnobResult) -> bool:
 def _error_code(error: OrchestratorError) -> int:
     """A place that was asked and said that it takes root has been reached: that is no other thing than a knob that takes root."""
     return DRIFT if isinstance(error, NotRootError) else error.exit_code
-
-
-def worst(codes: Sequence[int]) -> int:
-    """The one exit code of several."""
-    return min(codes, key=lambda code: _WORST_FIRST.index(code) if code in _WORST_FIRST else 1)

@@ -191,7 +191,7 @@ def plan_change(
         differences=report.differences,
         verdicts=verdicts,
         by_hand=switch_commands(server, policy, new, staged=report.staging is not None and report.staging.staged),
-        remarks=_remarks(verb, target, found, report, policy),
+        remarks=_remarks(verb, target, found, report, policy, options),
         refusals=[
             *refusals(report.differences, verdicts, accept_drift=options.accept_drift, force=options.force, never_forced=NEVER_FORCED),
             *([_NOTHING_CHANGES] if idle and not (options.force or options.again) else []),
@@ -208,6 +208,17 @@ def plan_change(
     )
 
 
+def _router_remarks(target: Target, options: Options) -> list[str]:
+    """What becomes of requests, where no roll takes care of that."""
+    if options.rolled:
+        return []
+    router = target.inventory.router_of(target.service.name)
+    if router is None:
+        return [f"{UNLESS_HOOKED}{_NO_ROUTER}" if hooks_of(target).before else _NO_ROUTER]
+    step = f"fab roll --router {router.name} --service {target.service.name}"
+    return [f"router {router.name} is not told and goes on sending requests here, which it has to try elsewhere; {step} takes it out first"]
+
+
 def changes_nothing(found: wire.SurveyReport, report: wire.PreflightReport) -> bool:
     """Whether a healthy server would be replaced by its equal. One that does not serve well may need no more than a new start."""
     if report.server is None or found.health != "serving":
@@ -215,7 +226,9 @@ def changes_nothing(found: wire.SurveyReport, report: wire.PreflightReport) -> b
     return all(difference.origin in {Origin.OURS, Origin.INHERITED} for difference in report.differences)
 
 
-def _remarks(verb: str, target: Target, found: wire.SurveyReport, report: wire.PreflightReport, policy: wire.Policy) -> list[str]:
+def _remarks(
+    verb: str, target: Target, found: wire.SurveyReport, report: wire.PreflightReport, policy: wire.Policy, options: Options
+) -> list[str]:
     if report.server is None:
         return [_NOTHING_SERVES] if verb == wire.OrderKind.RELAUNCH else []
     last = last_dark_seconds(target.host.name, target.service.name)
@@ -224,6 +237,5 @@ def _remarks(verb: str, target: Target, found: wire.SurveyReport, report: wire.P
     staged = report.staging is not None and report.staging.staged
     back = _BACK_STAGED if staged else "If the new server fails, the old one is started again: another load"
     dark = f"dark time: {stop} and the load{' from the gate on' if staged else ''}; {known}. {back}"
-    router = f"{UNLESS_HOOKED}{_NO_ROUTER}" if hooks_of(target).before else _NO_ROUTER
-    remarks = [router, dark, *grace_remarks(policy)]
+    remarks = [*_router_remarks(target, options), dark, *grace_remarks(policy)]
     return ["nothing would change: the same server would be started again", *remarks] if changes_nothing(found, report) else remarks

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
 from orchestrator.agent.wire_host import Persistence, PlaceKind, TuneReport, TuneRequest
+from orchestrator.agent.wire_status import StatusReport, StatusRequest
 from orchestrator.errors import AgentError, OrchestratorError
 from orchestrator.flows import look
 from orchestrator.flows.prep import Open, open_agent
@@ -48,8 +49,7 @@ def status(target: Target, connect: Connect = connect, open: Open = open_agent) 
     """
     if not target.service.in_container:
         with connect(target) as agent:
-            asked = Beside(lambda: _boot_tuning(agent, target.host))
-            return Status(look.survey(agent, target), _settled(asked, target))
+            return _in_one(agent, target)
 
     def ask_host() -> TuneReport:
         with open(target.inventory, target.host, PlaceKind.HOST) as agent:
@@ -71,9 +71,22 @@ def host_status(inventory: Inventory, host: Host, open: Open = open_agent) -> Bo
         return BootTuning(host.name, _boot_tuning(agent, host).persistence)
 
 
+def _in_one(agent: Agent, target: Target) -> Status:
+    """Of a service on the host itself both are asked at once: a login shell and a Python more would cost more than the answer."""
+    request = StatusRequest(look.survey_request(target), _tune_request(target.host))
+    report = agent.ask("status", request, StatusReport, look.SURVEY_SECONDS)
+    host = target.host.name
+    if report.tuning is None:
+        return Status(report.survey, BootTuning(host, problem=f"{host}: {report.problem}"))
+    return Status(report.survey, BootTuning(host, report.tuning.persistence))
+
+
 def _boot_tuning(agent: Agent, host: Host) -> TuneReport:
-    request = TuneRequest("", [], state_root=host.place(container=False).state_root, place=PlaceKind.HOST)
-    return agent.ask("tune", request, TuneReport, BOOT_SECONDS)
+    return agent.ask("tune", _tune_request(host), TuneReport, BOOT_SECONDS)
+
+
+def _tune_request(host: Host) -> TuneRequest:
+    return TuneRequest("", [], state_root=host.place(container=False).state_root, place=PlaceKind.HOST)
 
 
 def _settled(asked: Beside[TuneReport], target: Target) -> BootTuning:

@@ -13,6 +13,7 @@ from orchestrator.errors import AgentError, OrchestratorError, UsageError
 if TYPE_CHECKING:
     from orchestrator.config import Host, Inventory, Service
     from orchestrator.flows.observer import Observer
+    from orchestrator.remote.shared import SharedConnections
 
 T = TypeVar("T")
 
@@ -103,8 +104,11 @@ Connect = Callable[[Target], AbstractContextManager[Agent]]
 
 
 @contextmanager
-def connect(target: Target) -> Iterator[Agent]:
+def connect(target: Target, shared: SharedConnections | None = None) -> Iterator[Agent]:
     """Open the place of a target and give its agent. What is advised while it is open names this target.
+
+    Args:
+        shared: the connections of whoever asks many at once.
 
     Raises:
         UnreachableError: the place can't be reached, trusted or entered.
@@ -113,7 +117,7 @@ def connect(target: Target) -> Iterator[Agent]:
     from orchestrator.remote.place import open_place
 
     try:
-        with open_place(target.inventory, target.host, container=target.service.in_container) as place:
+        with open_place(target.inventory, target.host, container=target.service.in_container, shared=shared) as place:
             yield AgentClient(place)
     except OrchestratorError as error:
         error.next_step = target.named(error.next_step)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel
 
 from orchestrator.agent.load_limits import COLD_LOAD, WARM_LOAD
-from orchestrator.config import hooks, models, playbook, playbook_words, sweep, tuning
+from orchestrator.config import hooks, models, playbook, playbook_words, routers, sweep, tuning
 from orchestrator.config.sections import SECTIONS
 from orchestrator.reference.model_fields import Described, fields_of, models_below, title_of
 from orchestrator.reference.pages import EXAMPLES, first_paragraph
@@ -26,6 +26,7 @@ SECTION_MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "webhook": (hooks.WebhookModel,),
     "backend": tuple(models_below(models.Backend)),
     "tuning": tuple(models_below(tuning.TuningProfile)),
+    "router": tuple(models_below(routers.Router)),
     "sweep": tuple(models_below(sweep.SweepModel)),
     "playbook": tuple(models_below(playbook.Playbook)),
 }
@@ -92,6 +93,8 @@ def _cell(text: str) -> str:
 
 def _more(name: str) -> Iterator[str]:
     """What the models do not say of a section."""
+    if name == "host":
+        yield "Beside `hosts:` there may be `groups:`: names for several hosts, each a list of hosts and of groups that stand above it."
     if name == "policy":
         yield f"A whole load may take {WARM_LOAD:g} s by default, and {COLD_LOAD:g} s while the caches of compiled kernels are cold."
     if name == "secrets":

@@ -58,16 +58,28 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
     known_hosts: Any = ()
     deadlines: Any = None
     liveness: Any = None
+    owns_gateway: Any = True
 
-    def __init__(self, endpoint: Endpoint, known_hosts: Sequence[Path], deadlines: Deadlines | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        known_hosts: Sequence[Path],
+        deadlines: Deadlines | None = None,
+        gateway: StrictConnection | None = None,
+    ) -> None:
+        """Args:
+        gateway: a connection to the endpoint's jump host that others use too, and that is theirs to close; else one of its own.
+        """
         deadlines = deadlines or Deadlines()
+        own_gateway = StrictConnection(endpoint.jump, known_hosts, deadlines) if endpoint.jump and gateway is None else None
         super().__init__(
             host=endpoint.address,
             user=endpoint.user,
             port=endpoint.port,
-            gateway=StrictConnection(endpoint.jump, known_hosts, deadlines) if endpoint.jump else None,
+            gateway=gateway or own_gateway,
             config=_no_configuration(),
         )
+        self.owns_gateway = own_gateway is not None
         self.endpoint = endpoint
         self.known_hosts = tuple(known_hosts)
         self.deadlines = deadlines
@@ -148,11 +160,11 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
         )
 
     def close(self) -> None:
-        """End the connection and those to its jump hosts."""
+        """End the connection, and those to its jump hosts where nobody else uses them."""
         if self.liveness is not None:
             self.liveness.stop()
         super().close()
-        if self.gateway is not None:
+        if self.gateway is not None and self.owns_gateway:
             self.gateway.close()
 
 

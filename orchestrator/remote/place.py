@@ -12,12 +12,15 @@ from orchestrator.errors import UsageError
 from orchestrator.remote.endpoint import Deadlines, Endpoint
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import paramiko
 
     from orchestrator.config.inventory import Inventory
     from orchestrator.config.models import Host
     from orchestrator.config.models import Place as InventoryPlace
     from orchestrator.remote.connection import StrictConnection
+    from orchestrator.remote.shared import SharedConnections
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,18 @@ class Place:
 
 
 @contextmanager
-def open_place(inventory: Inventory, host: Host, *, container: bool = True, deadlines: Deadlines | None = None) -> Iterator[Place]:
+def open_place(
+    inventory: Inventory,
+    host: Host,
+    *,
+    container: bool = True,
+    deadlines: Deadlines | None = None,
+    shared: SharedConnections | None = None,
+) -> Iterator[Place]:
     """Connect to the host's container (or to the host itself) and close the connection afterwards.
+
+    Args:
+        shared: the connections of whoever asks many places at once; they are used, and closed where nobody else needs them.
 
     Raises:
         UsageError: the host has no container.
@@ -137,6 +150,10 @@ def open_place(inventory: Inventory, host: Host, *, container: bool = True, dead
         description = describe(inventory, host.place(container=container))
     except ValueError as error:
         raise UsageError(str(error), next_step="fab hosts") from error
+    if shared is not None:
+        with shared.opened(description.endpoint) as connection:
+            yield Place(description, connection)
+        return
     with connect(description, inventory, deadlines) as place:
         yield place
 
@@ -145,11 +162,24 @@ def open_place(inventory: Inventory, host: Host, *, container: bool = True, dead
 def connect(description: PlaceDescription, inventory: Inventory, deadlines: Deadlines | None = None) -> Iterator[Place]:
     """Connect to a place that is described already. Raises as :func:`open_place`."""
     from orchestrator.remote.connection import StrictConnection
-    from orchestrator.remote.host_keys import user_known_hosts
 
-    connection = StrictConnection(description.endpoint, (inventory.known_hosts, user_known_hosts()), deadlines)
+    connection = StrictConnection(description.endpoint, known_hosts_of(inventory), deadlines)
     try:
         connection.open()
         yield Place(description, connection)
     finally:
         connection.close()
+
+
+def known_hosts_of(inventory: Inventory) -> tuple[Path, Path]:
+    """The files that say which host keys are trusted: the inventory's, then the user's."""
+    from orchestrator.remote.host_keys import user_known_hosts
+
+    return inventory.known_hosts, user_known_hosts()
+
+
+def share_connections(inventory: Inventory) -> SharedConnections:
+    """Connections for many places of an inventory."""
+    from orchestrator.remote.shared import SharedConnections
+
+    return SharedConnections(known_hosts_of(inventory))

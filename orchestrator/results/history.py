@@ -87,7 +87,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which runs; None stands for any. `since` is Unix time, `limit` counts from the newest."""
+    """Which runs; None stands for any. `host` may name several, with commas. `since` is Unix time, `limit` counts from the newest."""
 
     service: str | None = None
     host: str | None = None
@@ -270,7 +270,7 @@ def _select(database: sqlite3.Connection, wanted: Wanted) -> History:
     named = [name for name, value in where.items() if value is not None]
     conditions = [
         "verb IS NOT NULL",
-        *(f"{name} = :{name}" for name in named),
+        *("instr(',' || :host || ',', ',' || host || ',') > 0" if name == "host" else f"{name} = :{name}" for name in named),
         *(["started >= :since"] if wanted.since is not None else []),
     ]
     rows = database.execute(

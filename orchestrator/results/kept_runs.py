@@ -21,13 +21,26 @@ from orchestrator.results.measurements import Measurement, load
 from orchestrator.results.prep_record import PrepRecord, prep_record
 
 if TYPE_CHECKING:
+    from orchestrator.results.roll_records import Finished as Rolled
     from orchestrator.results.sweep_records import Finished
 
 SWEEP_FILE = "sweep.jsonl"
+ROLL_FILE = "roll.jsonl"
 RUN_SCHEMA = "orchestrator.run/1"
 ACCOUNTS = {BUDGET_FILE: "accounted", PROFILE_FILE: "traced"}
 """Files that tell where a step's time goes, with the word for a run that has made one."""
-SUMMARY_FILES = ("run.json", "plan.json", "result.json", "error.json", "prep.json", MEASURE_FILE, SWEEP_FILE, *ACCOUNTS, "events.jsonl")
+SUMMARY_FILES = (
+    "run.json",
+    "plan.json",
+    "result.json",
+    "error.json",
+    "prep.json",
+    MEASURE_FILE,
+    SWEEP_FILE,
+    ROLL_FILE,
+    *ACCOUNTS,
+    "events.jsonl",
+)
 """What :func:`read_run` looks at."""
 
 _YEAR_3000 = 32_503_680_000.0
@@ -93,6 +106,7 @@ class KeptRun:
         plan: what was shown before the question, as JSON has it; None where nothing was asked.
         swept: how a sweep finished; None for one that has not, and for other runs.
         account: of a run that accounts for a step's time; all of it: :func:`orchestrator.results.kept_accounts.read_account`.
+        rolled: how a roll finished; None for one that has not, and for other runs.
         last_state: the last state that was heard of an order.
     """
 
@@ -105,6 +119,7 @@ class KeptRun:
     prep: PrepRecord | None = None
     swept: Finished | None = None
     account: Accounted | None = None
+    rolled: Rolled | None = None
     last_state: str | None = None
     problems: tuple[str, ...] = ()
 
@@ -150,6 +165,8 @@ class KeptRun:
             return Ending(self.prep.exit_code, self.prep.mode)
         if self.swept is not None:
             return Ending(self.swept.exit_code, "swept")
+        if self.rolled is not None:
+            return Ending(self.rolled.exit_code, "rolled")
         if self.error is not None:
             return Ending(self.error.exit_code, f"left in {self.last_state}" if self.last_state else "error")
         return Ending(None, f"cut off in {self.last_state}" if self.last_state else "cut off")
@@ -174,6 +191,7 @@ def read_run(folder: Path) -> KeptRun:
         measurement=kept.measurement(),
         prep=kept.read("prep.json", prep_record),
         swept=kept.sweep(),
+        rolled=kept.roll(),
         account=next(filter(None, [kept.read(name, _account(word)) for name, word in ACCOUNTS.items()]), None),
         last_state=result.state if result is not None else _last_state(folder),
         problems=tuple(problems),
@@ -214,6 +232,17 @@ class _Files:
 
         try:
             return next((record for record in read_records(self._folder / SWEEP_FILE) if record.kind == "finished"), None)
+        except UsageError as error:
+            self._problems.append(error.message.removeprefix(f"{self._folder}/"))
+            return None
+
+    def roll(self) -> Rolled | None:
+        if not (self._folder / ROLL_FILE).exists():
+            return None
+        from orchestrator.results.roll_journal import read_records
+
+        try:
+            return next((record for record in read_records(self._folder / ROLL_FILE) if record.kind == "finished"), None)
         except UsageError as error:
             self._problems.append(error.message.removeprefix(f"{self._folder}/"))
             return None

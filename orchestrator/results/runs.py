@@ -13,6 +13,7 @@
       hook-before-1.txt   what a command around the order said; notice.json: what became of the notice of its end
       measure.json    a decode timing by batch size, with what it depends on
       sweep.jsonl     what a sweep has tried so far, synced line by line; sweep.json: what it has found
+      roll.jsonl      how far a roll has come, synced line by line; roll.json: how it has ended
       budget.json     where the time of a decode step goes, by timing its parts
       profile.json    the same by a trace; beside it the traces, one a rank (*.trace.json.gz)
 

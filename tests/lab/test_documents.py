@@ -25,6 +25,7 @@ TIMED = ("--batch", "1", "--input", "16", "--output", "16", "--repeats", "2")
 ELSEWHERE = {
     "budget": "it takes PyTorch; tests/unit/cli/test_budget.py",
     "profile": "it takes PyTorch; tests/unit/cli/test_profile.py",
+    "roll": "it takes a router and several replicas; tests/unit/cli/test_roll.py",
 }
 """Verbs that are not asked for an answer here, with where it is seen."""
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.rig import fuse
+from tests.rig.router import missing_routers
 from tests.rig.sglang import VARIABLE, find_environment
 
 TIERS = ("unit", "agent", "lab", "browser", "ssh", "lxc", "faults", "sglang")
@@ -42,6 +43,8 @@ def missing(tier: str) -> str | None:
 
 def partly_missing(tier: str) -> str | None:
     """Why some of a tier's tests can't run here; they skip themselves."""
+    if tier == "lab":
+        return missing_routers()
     return fuse.missing() if tier == "lxc" and missing(tier) is None else None
 
 

@@ -72,7 +72,7 @@ class OpenSsh:
     @contextlib.contextmanager
     def running(self) -> Iterator[OpenSsh]:
         """Start the server; stop it afterwards, with the sessions that it still holds."""
-        self._write()
+        self.write_files()
         Path("/run/sshd").mkdir(exist_ok=True)  # where sshd drops its privileges; Debian's unit makes it
         log = (self.folder / "sshd.log").open("wb")
         with (
@@ -85,7 +85,8 @@ class OpenSsh:
             finally:
                 process.terminate()
 
-    def _write(self) -> None:
+    def write_files(self) -> None:
+        """Make its keys and its configuration."""
         for kind, path in zip(self.host_key_kinds, self.host_keys, strict=True):
             make_key(path, kind)
         make_key(self.key)

@@ -57,12 +57,16 @@ class Heard:
         result: how the change ended.
         hooks: the commands around it that were run here, in their sequence.
         notice: what became of the notice of its end.
+        host: where several hosts were asked: which of them gave no answer.
+        service: likewise the service; null for a host without one.
     """
 
     plan: Plan
     result: OrderResult
     hooks: list[HookRun]
     notice: Fate
+    host: str
+    service: str | None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,11 @@ def written(data: Any) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
 
 
+def written_on_a_line(data: Any) -> str:
+    """The same where there is one a line: of many at once."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+
 def plain(value: Any) -> Any:
     """Data classes, models and paths as JSON's own types. JSON has no infinity: what has no bound is null."""
     return _plain(to_json(value))

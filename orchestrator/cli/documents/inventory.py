@@ -39,10 +39,15 @@ class _AsListed:
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of the inventory in a folder. Of `webhook` each says whether it names one."""
+    """The hosts of the inventory in a folder. Of `webhook` each says whether it names one.
+
+    Attributes:
+        groups: group -> its hosts.
+    """
 
     inventory: str
     hosts: list[Annotated[dict[str, Any], _AsListed(Host)]]
+    groups: dict[str, list[str]]
 
 
 def host_data(host: Host) -> dict[str, Any]:

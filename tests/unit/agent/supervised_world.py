@@ -16,6 +16,7 @@ from orchestrator.agent.history import read_history
 from orchestrator.agent.relaunch import Relaunch
 from orchestrator.agent.steps import LaunchFailed, Observed, Previous, Ready, Recalled, Report, Staged, Stopped
 from orchestrator.agent.wire import OrderKind, Outcome, State
+from orchestrator.agent.wire_router import RouterAddress, RouterSeat
 
 OLD_ID = wire.ProcessId(100, 5000)
 OLD = wire.Launch("old", "s", "auto", "/py", ["--port", "30000"], "127.0.0.1", 30000)
@@ -46,6 +47,9 @@ class World:
     failing: set[str] = field(default_factory=set)
     foreign: bool = False
     boot: str = "boot 1"
+    in_router: bool = True
+    cut: bool = False
+    """Whether the old server was stopped while its router sent it requests, though there is one to be asked."""
     lives: int | None = None
     effects: list[str] = field(default_factory=list)
     meanwhile: dict[str, Callable[[World], None]] = field(default_factory=dict)
@@ -125,6 +129,7 @@ class WorldSteps:
         return wire.DecodeTiming(tokens_per_second=10.0)
 
     def stop(self, report: Report, enter: Callable[[str, str], None]) -> Stopped:
+        self._world.cut = self._world.cut or self._world.in_router
         self._world.comes_back = None
         assert self._world.kept is not None, "nothing is stopped that was not kept before"
         self._world.effect("before SIGTERM")
@@ -265,14 +270,40 @@ def _who(launch: wire.Launch) -> str:
     return launch.launch_id.partition("-")[0]
 
 
-def order(kind: str = OrderKind.RELAUNCH, *, staged: bool = False) -> wire.Order:
+class WorldRouter:
+    """The router's list, in the world. With ``requests`` failing, those on the old server do not end."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def leave(self, old: wire.Launch, report: Report, pulse: Callable[[], None]) -> None:
+        pulse()
+        self._world.effect("before leaving the router")
+        self._world.in_router = False
+        self._world.effect("after leaving the router")
+        if "requests" in self._world.failing:
+            raise LaunchFailed(wire.Failure("not_drained", "2 requests are left"))
+
+    def join(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:
+        self._world.effect("before joining the router")
+        self._world.in_router = True
+        self._world.effect("after joining the router")
+        return [wire.Verdict("router", Outcome.PASS, f"{_who(launch)} is in again")]
+
+
+SEAT = RouterSeat(RouterAddress("front", "http://10.0.0.5:30001"), "http://10.0.0.1:30000", ["http://10.0.0.2:30000"], 300.0, 120.0)
+
+
+def order(kind: str = OrderKind.RELAUNCH, *, staged: bool = False, router: bool = False) -> wire.Order:
     new = None if kind == OrderKind.TEARDOWN else NEW
-    return wire.Order("o1", kind, "s", "/state", 30000, wire.Policy(), "ann@laptop", old=OLD_ID, new=new, staged=staged)
+    seat = SEAT if router else None
+    return wire.Order("o1", kind, "s", "/state", 30000, wire.Policy(), "ann@laptop", old=OLD_ID, new=new, staged=staged, router=seat)
 
 
 def supervise(world: World, asked: wire.Order, cancelled: str | None = None) -> wire.OrderResult:
     """One supervisor: a fresh one, or one that takes over."""
-    machine = Relaunch(asked, WorldSteps(world), Recording(world), world.boot, lambda: cancelled)
+    router = None if asked.router is None else WorldRouter(world)
+    machine = Relaunch(asked, WorldSteps(world), Recording(world), world.boot, lambda: cancelled, router)
     history = read_history(world.journal)
     return machine.run() if history is None else machine.resume(history)
 

@@ -18,6 +18,7 @@ from orchestrator.cli import completing, completion, edge, program
 from orchestrator.cli.candidate_values import is_known
 from orchestrator.cli.names import Names
 from orchestrator.cli.verbs import tasks, verb_flags
+from orchestrator.config.inventory import TAKES_SEVERAL
 from tests.rig.terminal import Terminal, on_a_terminal
 from tests.unit.flows.samples import write_inventory
 
@@ -32,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("operator")
     shutil.copy(REPOSITORY / "fabfile.py", path)
     inventory = write_inventory(path / "inventory", second_host=True)
-    for kind, name in (("tuning", "quiet"), ("sweeps", "steps")):
+    with (inventory / "hosts.yml").open("a", encoding="utf-8") as stream:
+        stream.write("groups:\n  both: [gpu1, gpu2]\n")
+    for kind, name in (("tuning", "quiet"), ("sweeps", "steps"), ("routers", "front")):
         (inventory / kind).mkdir()
         (inventory / kind / f"{name}.yml").write_text(f"name: {name}\nsummary: for {name}\n", encoding="utf-8")
     (path / "playbooks").mkdir()
@@ -77,6 +80,20 @@ def test_what_tab_offers(tab: Any, case: dict[str, Any]) -> None:
 def test_something_is_said_on_the_values_of_every_flag() -> None:
     unknown = [f"{name} --{flag}" for name, item in verb_flags().items() for flag in sorted(item.values) if not is_known(name, flag)]
     assert unknown == [], "say in candidate_values.py what their values are, or that nobody knows (FREE)"
+
+
+def test_every_verb_that_takes_several_hosts_completes_a_second_one(tab: Any) -> None:
+    for verb in TAKES_SEVERAL:
+        assert "gpu1,gpu2" in tab(f"orchestrator {verb} --host gpu1,")[0], verb
+
+
+def test_a_group_may_hold_others(tmp_path: Path) -> None:
+    inventory = write_inventory(tmp_path / "inventory")
+    with (inventory / "hosts.yml").open("a", encoding="utf-8") as stream:
+        stream.write("groups:\n  one: [gpu1]\n  more: [one, gpu2, gpu1]\n  odd: gpu1\n")
+    names = Names(inventory, tmp_path / "none")
+    assert names.groups == {"one": ["gpu1"], "more": ["gpu1", "gpu2"], "odd": []}
+    assert names.hosts_of("more,gpu3/7") == {"gpu1", "gpu2", "gpu3"}
 
 
 def test_a_verb_is_described_as_the_parser_knows_it() -> None:
@@ -249,7 +266,7 @@ def test_a_real_fish_completes(folder: Path, called: str) -> None:
 
     assert complete(f"{called} relaunch --host ") == ["gpu1\t127.0.0.1", "gpu2\t127.0.0.2"]
     assert complete(f"{called} relaunch --host gpu2 --service ") == ["tiny\ton gpu2"]
-    assert [line.partition("\t")[0] for line in complete(f"{called} prep --host gpu1,")] == ["gpu1,gpu2", "gpu1,gpu1/101"]
+    assert [line.partition("\t")[0] for line in complete(f"{called} prep --host gpu1,")] == ["gpu1,gpu2", "gpu1,both", "gpu1,gpu1/101"]
     assert complete(f'{called} relaunch --reason "two words" --ser')[0].startswith("--service\t")
     assert any(line.startswith("inventory/") for line in complete(f"{called} hosts --inventory inv"))
 

@@ -103,7 +103,7 @@ def make_front_end(name: str, folder: Path, capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["-H", "gpu1,gpu2", "status"], 2, "one host at a time"),
+        (["-H", "gpu1,gpu2", "attach"], 2, "one host at a time"),
         (["status", "--host", "gpu1", "--dry"], 2, "use --plan"),
         (["relaunch", "--help"], 0, "--accept-drift"),
         (["-H", "gpu1", "status"], 4, "gpu1: 127.0.0.1:1 refuses connections"),
@@ -120,8 +120,8 @@ def test_as_a_process(front_end: FrontEnd, words: list[str], code: int, said: st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-H", "gpu1,gpu2", "status"], "one host at a time"),
-        (["status", "-H", "gpu1,gpu2"], "one host at a time"),
+        (["-H", "gpu1,gpu2", "attach"], "one host at a time"),
+        (["attach", "-H", "gpu1,gpu2"], "one host at a time"),
         (["-H", "gpu1", "status", "--host", "gpu2"], "different hosts"),
         (["-H", "gpu9", "status"], "did you mean gpu"),
         (["-H", "root@gpu1", "status"], "no host 'root@gpu1'"),

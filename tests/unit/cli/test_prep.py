@@ -291,7 +291,7 @@ def test_a_unit_that_failed_at_boot_is_told_with_its_words(desk: Desk) -> None:
         (["--host", "gpu9"], "no host 'gpu9'"),
         (["--host", ""], "has nothing where a name should be"),
         (["--host", "gpu1,"], "has nothing where a name should be"),
-        ([], "--host NAME,NAME or --host all"),
+        ([], "--host NAME,NAME, --host GROUP or --all"),
         (["--host", "gpu1,gpu2", "-H", "gpu2,gpu1"], "name different hosts"),
         (["-H", "gpu1", "--host", "gpu2"], "name different hosts"),
     ],

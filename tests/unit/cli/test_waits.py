@@ -11,6 +11,7 @@ from rich.console import Console
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
+from orchestrator.cli.blocks import Line
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.terminal import TerminalScreen
 from orchestrator.cli.text import waiting_line
@@ -42,6 +43,22 @@ def test_a_wait_that_takes_long_is_shown_with_its_end(shown: tuple[TerminalScree
         assert screen._live is not None
     assert screen._live is None
     assert stream.getvalue().count("\x1b[?25h") == stream.getvalue().count("\x1b[?25l") == 1, "the cursor is shown again"
+
+
+def test_what_many_are_asked_for_is_neither_hidden_nor_ended_by_the_waits_for_them(shown: tuple[TerminalScreen, io.StringIO]) -> None:
+    screen, stream = shown
+    with waiting(WORDS, 120.0):
+        assert screen.watch(lambda: [Line("1/3  1 serving")])
+        moving = screen._live
+    assert moving is not None
+    assert screen._live is moving, "the end of a wait that began before takes nothing away"
+    with waiting("logging in to gpu2", 120.0):
+        assert seen(stream, "1/3  1 serving")
+    assert screen._live is moving
+    assert screen._waits == []
+    screen.close()
+    with waiting("a wait after that", 120.0):
+        assert seen(stream, "a wait after that")
 
 
 def test_a_short_wait_and_one_without_an_end_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

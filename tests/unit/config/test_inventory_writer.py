@@ -67,8 +67,18 @@ def test_entries_are_added_at_the_end_and_no_line_is_touched(tmp_path: Path) -> 
     shipped = (shipped_profiles() / "hosts.yml").read_text()
     text = with_entries(shipped, [BASTION, ENTRY])
     assert text is not None
-    assert text.startswith(shipped)
+    hosts, comment, groups = shipped.partition("\n# Names for several machines")
+    assert text.startswith(hosts)
+    assert text.endswith(comment + groups)
     assert set(loaded(tmp_path, text)) == {"gpu1", "gpu2", "bastion", "gpu9"}
+
+
+def test_groups_may_stand_above_the_hosts() -> None:
+    there = "groups:\n  all-of-them: [gpu1]\nhosts:\n  gpu1: {address: gpu1.example}\n"
+    text = with_entries(there, [ENTRY])
+    assert text is not None
+    assert text.startswith(there)
+    assert list(yaml.safe_load(text)["hosts"]) == ["gpu1", "gpu9"]
 
 
 @pytest.mark.parametrize("indentation", [1, 2, 4])

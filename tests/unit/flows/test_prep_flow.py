@@ -23,9 +23,9 @@ from orchestrator.errors import (
     OrchestratorError,
     RightsError,
     UsageError,
+    worst,
 )
 from orchestrator.flows.prep import HostPrep, PrepOptions, prep, prep_all
-from orchestrator.flows.prep_outcome import worst
 from tests.unit.flows.tuned import BY_PCT, BY_SSH, HMM, NUMA, Fleet, changed, knob, report, same, write_tuned
 
 NO_ANSWER = ConnectError("gpu1: no answer from 127.0.0.1:22 within 10 s", next_step="ping 127.0.0.1")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.agent.wire_host import Persistence, PersistenceAction, PlaceKind, TuneReport
+from orchestrator.agent.wire_status import StatusReport
 from orchestrator.config import load_inventory
 from orchestrator.errors import AgentError, ConnectError, OrchestratorError
 from orchestrator.flows.status import BootTuning, host_status, status
@@ -32,12 +33,22 @@ def test_a_containers_host_is_asked_what_tunes_it_at_boot(target: Target) -> Non
     assert (request.place, request.state_root) == (PlaceKind.HOST, "/var/lib/orchestrator")
 
 
-def test_a_service_on_the_host_itself_takes_one_connection(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("report", "boot"),
+    [
+        (StatusReport(survey(), TuneReport([], [], UNIT)), BootTuning("gpu2", UNIT)),
+        (StatusReport(survey(), TuneReport([], [])), BootTuning("gpu2")),
+        (StatusReport(survey(), problem="no answer within 2 s"), BootTuning("gpu2", problem="gpu2: no answer within 2 s")),
+    ],
+)
+def test_a_service_on_the_host_itself_takes_one_connection_and_one_program(tmp_path: Any, report: StatusReport, boot: BootTuning) -> None:
     target = choose_target(load_inventory(write_inventory(tmp_path / "two", second_host=True)), "gpu2", None)
-    box = FakeBox(healthy_agent(tune=[answer(TuneReport([], [], UNIT))]))
+    box = FakeBox(healthy_agent(status=[answer(report)]))
     found = status(target, box.connect, box.open)
-    assert found.boot == BootTuning("gpu2", UNIT)
+    assert (found.survey, found.boot) == (survey(), boot)
     assert (box.connections, box.opened) == (1, [])
+    ((verb, request),) = box.agent.asked
+    assert (verb, request.survey.port, request.tuning.write) == ("status", target.service.port, False)
 
 
 @pytest.mark.parametrize("error", [ConnectError("gpu1: no route"), AgentError("gpu1: no route")])

@@ -16,6 +16,7 @@ from orchestrator.config import load_inventory
 from orchestrator.config.models import Backend, Host, Service
 from orchestrator.config.playbook import Playbook
 from orchestrator.config.playbook_files import read_playbook
+from orchestrator.config.routers import Router
 from orchestrator.config.sections import SECTIONS
 from orchestrator.config.sweep import SweepModel, load_sweep
 from orchestrator.config.tuning import KNOB_KINDS, TuningProfile
@@ -30,9 +31,21 @@ BASE = {
     "backends/fast.yml": 'name: fast\nkind: backend\nsummary: When it must be fast.\nvariants: [{sglang: ">=0.5.11"}]\n',
     "tuning/quick.yml": "name: quick\nsummary: Reads.\nknobs: [{knob: cpu_governor}]\n",
 }
-FILES = {"host": "hosts.yml", "container": "hosts.yml", "backend": "backends/fast.yml", "tuning": "tuning/quick.yml"}
+FILES = {
+    "host": "hosts.yml",
+    "container": "hosts.yml",
+    "backend": "backends/fast.yml",
+    "tuning": "tuning/quick.yml",
+    "router": "routers/front.yml",
+}
 """Which file of that inventory an example takes the place of; those that are not here and no files of their own are services."""
-ROOTS: dict[str, type[BaseModel]] = {"backend": Backend, "tuning": TuningProfile, "sweep": SweepModel, "playbook": Playbook}
+ROOTS: dict[str, type[BaseModel]] = {
+    "backend": Backend,
+    "tuning": TuningProfile,
+    "router": Router,
+    "sweep": SweepModel,
+    "playbook": Playbook,
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,9 @@ def load(section: str, text: str, folder: Path) -> None:
         (inventory / "sweeps" / "example.yml").write_text(text, encoding="utf-8")
         load_sweep("example", load_inventory(inventory))
     else:
-        (inventory / FILES.get(section, "services/glm5.yml")).write_text(text, encoding="utf-8")
+        path = inventory / FILES.get(section, "services/glm5.yml")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
         load_inventory(inventory)
 
 

@@ -69,6 +69,8 @@ def test_each_run_is_one_line_the_newest_first(root: Path) -> None:
     [
         (Wanted(service="glm5-b200"), [MEASURED_AGAIN, RELAUNCHED, MEASURED]),
         (Wanted(host="lab-rtx6000"), [TORN_DOWN, RESTORED]),
+        (Wanted(host="lab"), []),
+        (Wanted(host="lab-b200,lab-rtx6000"), [TORN_DOWN, RESTORED, MEASURED_AGAIN, RELAUNCHED, MEASURED]),
         (Wanted(verb="measure"), [MEASURED_AGAIN, MEASURED]),
         (Wanted(backend="flashinfer_cutedsl"), [RESTORED, MEASURED_AGAIN, RELAUNCHED]),
         (Wanted(verb="relaunch", limit=1), [RESTORED]),

@@ -61,9 +61,10 @@ def test_each_record_is_on_the_disk_when_it_is_told(tmp_path: Path, monkeypatch:
     path = tmp_path / "s" / FILE
     with SweepJournal(path, Redactor()) as journal:
         monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(path.read_bytes()))
-        assert next_action(journal.append(BEGUN)) == Launch(0, 0)
-        standing = journal.append(ORDERED)
-        assert isinstance(next_action(standing), Look)
+        journal.append(BEGUN)
+        assert next_action(journal.standing) == Launch(0, 0)
+        journal.append(ORDERED)
+        assert isinstance(next_action(journal.standing), Look)
     assert [content.count(b"\n") for content in synced] == [1, 2]
 
 

@@ -30,12 +30,13 @@ class LateError(Exception):
 
 
 class Loader:
-    """One scheduler's way to readiness; `rank` is its GPU as well."""
+    """One scheduler's way to readiness, on the GPU that CUDA shows as number `rank`."""
 
     def __init__(self, plan: Plan, rank: int, record: Record, gate_opened: Any) -> None:
         self._plan = plan
         self._settings = plan.settings
         self._rank = rank
+        self._gpu = _visible_gpu(rank)
         self._record = record
         self._gate_opened = gate_opened
         self._total = plan.settings.gpu_memory_mib
@@ -152,19 +153,25 @@ class Loader:
         )
 
     def _available(self) -> float:
-        others = memory_held_by_others(self._settings.processes, self._rank)
+        others = memory_held_by_others(self._settings.processes, self._gpu)
         return max(0.0, float(self._total - others - self._held)) if self._total else 21.0 * _MIB_PER_GB
 
     def _hold(self, memory_mib: int) -> None:
         if self._total:
             self._held += memory_mib
-            self._record.update(self._rank, self._held)
+            self._record.update(self._gpu, self._held)
 
     def _quantization(self) -> str:
         return f"quant={self._plan['quantization']}, " if self._plan["quantization"] else ""
 
     def _pause(self, phase: str) -> None:
         time.sleep(self._settings.scaled(SECONDS[phase]))
+
+
+def _visible_gpu(rank: int) -> int:
+    """The machine's own number of the GPU that a process of this environment sees as `rank`."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return int(visible[rank]) if rank < len(visible) and visible[rank].strip().isdigit() else rank
 
 
 def enter_phase(plan: Plan, phase: str) -> None:
