@@ -10,6 +10,7 @@ from orchestrator.agent.clock import steady
 from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.history import RESULT, History
+from orchestrator.agent.ranks import Alone, Group
 from orchestrator.agent.steps import LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
 from orchestrator.agent.wire import Outcome, State
 
@@ -23,9 +24,19 @@ class Walk:
     Args:
         boot: which boot of the machine this is (:func:`own_session.boot_identity`).
         cancelled: why the operator wants it stopped safely; None as long as nobody does.
+        group: the supervisors of the server's other nodes.
     """
 
-    def __init__(self, order: wire.Order, steps: Steps, journal: Recorder, boot: str, cancelled: Callable[[], Optional[str]]) -> None:
+    def __init__(
+        self,
+        order: wire.Order,
+        steps: Steps,
+        journal: Recorder,
+        boot: str,
+        cancelled: Callable[[], Optional[str]],
+        group: Optional[Group] = None,
+    ) -> None:
+        self.group: Group = Alone() if group is None else group
         self.order = order
         self.steps = steps
         self.journal = journal

@@ -22,6 +22,7 @@ from orchestrator.agent.wire_base import (
     Request,
     Verdict,
 )
+from orchestrator.agent.wire_nodes import RankGroup, RankStanding
 from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
 from orchestrator.agent.wire_staging import DarkEstimate, Staging, StagingPlan
 
@@ -40,6 +41,8 @@ __all__ = [  # and the types that are defined here
     "PingRequest",
     "PlaceFacts",
     "Policy",
+    "RankGroup",
+    "RankStanding",
     "Request",
     "Staging",
     "StagingPlan",
@@ -454,6 +457,8 @@ class Order:
     """As the plan showed: the new server starts beside the old one, up to its gate, unless there is no room any more then."""
     estimate: Optional[DarkEstimate] = None
     """As the plan showed, for the result."""
+    group: Optional[RankGroup] = None
+    """Which part of a server over several nodes it is about; None: the server is on one node."""
 
     @property
     def launch_id(self) -> Optional[str]:
