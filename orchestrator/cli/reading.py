@@ -17,7 +17,7 @@ def status(
     json: bool = False,
 ) -> None:
     """Show what runs, how it is, the newest order, and what tunes the host at boot. Reports, and judges nothing."""
-    from orchestrator.cli.status_text import boot_blocks, status_blocks
+    from orchestrator.cli.status_text import boot_blocks, rank_blocks, status_blocks
     from orchestrator.flows.status import host_status
     from orchestrator.flows.status import status as ask
     from orchestrator.flows.target import choose_subject
@@ -31,7 +31,8 @@ def status(
         call.document(inventory=str(loaded.directory), host=subject.name, place=None, service=None, report=None, boot=boot)
         return
     found = ask(target)
-    call.screen.show([*status_blocks(target.service.name, target.place, found.survey, found.boot), inventory_line])
+    ranks = rank_blocks(target.service.name, target.rank, found.ranks)
+    call.screen.show([*status_blocks(target.service.name, target.place, found.survey, found.boot), *ranks, inventory_line])
     call.document(
         inventory=str(target.inventory.directory),
         host=target.host.name,
@@ -39,6 +40,7 @@ def status(
         service=target.service.name,
         report=found.survey,
         boot=found.boot,
+        **({"rank": target.rank, "ranks": found.ranks} if found.ranks else {}),
     )
 
 
