@@ -17,6 +17,7 @@ SECTIONS: tuple[str, ...] = (
     "host",
     "container",
     "service",
+    "nodes",
     "policy",
     "expectations",
     "floor",
@@ -30,7 +31,7 @@ SECTIONS: tuple[str, ...] = (
 
 _INSIDE: Mapping[File, tuple[tuple[int, str], ...]] = {
     "host": ((2, "container"),),
-    "service": ((0, "policy"), (0, "expectations"), (0, "floor"), (0, "secrets")),
+    "service": ((0, "nodes"), (0, "policy"), (0, "expectations"), (0, "floor"), (0, "secrets")),
 }
 """Sections that are a part of a file: how deep the key lies that begins one, and that key, which is also the section's name."""
 
