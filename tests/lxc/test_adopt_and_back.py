@@ -6,7 +6,6 @@ The server is the lab's stand-in; container, systemd, users and SSH are real.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-import orchestrator.lab
 from tests.rig.commands import wait_for
 from tests.rig.container import Container
 from tests.rig.inventory import BY_SSH, write_backend, write_service
 from tests.rig.operator import Operator
+from tests.rig.somebodys_venv import somebodys_venv
 from tests.rig.tiny_model import write_model
 
 pytestmark = pytest.mark.lxc
@@ -94,29 +93,22 @@ class Stage:
 
 @pytest.fixture
 def stage(container: Container, lxc_inventory: Path, tmp_path: Path) -> Iterator[Stage]:
-    source = Path(orchestrator.lab.__file__).parent / "standin"
-    venv = container.path(VENV)
-    packages = venv / "lib/python3.11/site-packages"
-    shutil.copytree(source, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (venv / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    (venv / "bin").mkdir(exist_ok=True)
-    if not (venv / "bin/python").is_symlink():
-        (venv / "bin/python").symlink_to("/usr/bin/python3")
     write_model(container.path("/srv/models/adopted"))
     container.shell(f"mkdir -p {HOME}; chown -R operator {HOME}")
     write_backend(lxc_inventory, "triton", {"--attention-backend": "triton"})
     home = tmp_path / "home"
     home.mkdir()
     made = Stage(container, Operator(lxc_inventory, home))
-    container.shell(BY_HAND)
-    wait_for("the server", lambda: bool(made.main()), 30.0, 0.3)
-    yield made
-    container.shell(
-        f"rm -f /var/lib/orchestrator/*/boot; systemctl stop 'orchestrator-*'; p=$(ss -Hltnp 'sport = :{PORT}' | sed -n "
-        "'s/.*pid=\\([0-9]*\\).*/\\1/p'); [ -z \"$p\" ] || kill $p; "
-        "find /etc/systemd/system -name 'orchestrator-*' -delete; systemctl daemon-reload; rm -rf /var/lib/orchestrator",
-        check=False,
-    )
+    with somebodys_venv(container, VENV):
+        container.shell(BY_HAND)
+        wait_for("the server", lambda: bool(made.main()), 30.0, 0.3)
+        yield made
+        container.shell(
+            f"rm -f /var/lib/orchestrator/*/boot; systemctl stop 'orchestrator-*'; p=$(ss -Hltnp 'sport = :{PORT}' | sed -n "
+            "'s/.*pid=\\([0-9]*\\).*/\\1/p'); [ -z \"$p\" ] || kill $p; "
+            "find /etc/systemd/system -name 'orchestrator-*' -delete; systemctl daemon-reload; rm -rf /var/lib/orchestrator",
+            check=False,
+        )
 
 
 @pytest.mark.slow

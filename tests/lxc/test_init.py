@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-import orchestrator.lab
 from orchestrator.config import load_inventory
 from tests.rig.bare_host import PLAIN_USER, SUDOER, BareHost
 from tests.rig.commands import wait_for
 from tests.rig.container import Container
 from tests.rig.operator import Answer, Operator
+from tests.rig.somebodys_venv import somebodys_venv
 from tests.rig.ssh import SshServer
 from tests.rig.tiny_model import write_model
 
@@ -62,20 +61,13 @@ def fingerprint(login: SshServer) -> str:
 
 
 @pytest.fixture
-def idle(container: Container, tmp_path: Path) -> Stage:
+def idle(container: Container, tmp_path: Path) -> Iterator[Stage]:
     """SGLang is installed, and nothing serves."""
-    source = Path(orchestrator.lab.__file__).parent / "standin"
-    venv = container.path(VENV)
-    packages = venv / "lib/python3.11/site-packages"
-    shutil.copytree(source, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (venv / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    (venv / "bin").mkdir(exist_ok=True)
-    if not (venv / "bin/python").is_symlink():
-        (venv / "bin/python").symlink_to("/usr/bin/python3")
     write_model(container.path(MODEL))
     home = tmp_path / "home"
     home.mkdir()
-    return Stage(container, Operator(tmp_path / "inventory", home))
+    with somebodys_venv(container, VENV):
+        yield Stage(container, Operator(tmp_path / "inventory", home))
 
 
 @pytest.fixture

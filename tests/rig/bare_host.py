@@ -69,6 +69,7 @@ if [ -n "$server" ]; then
     exec 3>&-
 fi
 mount --all --fstab "$folder/fstab"
+mkdir -p /run/sshd  # where sshd drops its privileges; Debian's unit makes it
 exec /usr/sbin/sshd -D -e -f "$folder/sshd_config"
 """
 
