@@ -1,7 +1,8 @@
 """Print what asking many hosts takes, beside pyinfra, Ansible and plain ssh: ``python -m benchmarks.many``.
 
-Every host is an sshd of its own on this machine, so its processors carry both ends; each has a service in a virtual environment with SGLang
-in it, where nothing serves. ``fab status --all`` asks what runs, how it is, and what tunes the host at boot; the others are asked for
+Every host is an sshd of its own on this machine, so its processors carry both ends; it sees no processes but its own, as on a machine of
+its own (as root; otherwise each looks through those of all). Each has a service in a virtual environment with SGLang in it, where nothing
+serves. ``fab status --all`` asks what runs, how it is, and what tunes the host at boot; the others are asked for
 nothing but to run ``true`` (pyinfra's exec, Ansible's raw, which needs no Python there), which is less. Beside the seconds stand those of
 the processors, of the operator's end and of the hosts': they say more on a machine that has other things to do.
 
@@ -40,6 +41,7 @@ GROWTH = 1.25
 MEMORY = 64
 """MiB that many may take more than a quarter of them."""
 _TICKS = os.sysconf("SC_CLK_TCK")
+_OWN_PROCESSES = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"] if os.geteuid() == 0 else []
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Hosts:
         self._keys.write_files()
         self._ports = [free_port() for _ in range(number)]
         self._options = options
-        self._sshds: list[subprocess.Popen[bytes]] = []
+        self._sshds: list[int] = []
         self.inventory = self._write_inventory()
         self._write_others()
 
@@ -73,10 +75,12 @@ class Hosts:
             for port in self._ports:
                 path = self.folder / f"sshd_config-{port}"
                 path.write_text(base.replace(f"Port {self._keys.port}\n", f"Port {port}\n") + self._options, encoding="utf-8")
-                sshd = stack.enter_context(_process([SSHD, "-D", "-e", "-f", str(path)]))
-                self._sshds.append(sshd)
+                started = stack.enter_context(_process([*_OWN_PROCESSES, SSHD, "-D", "-e", "-f", str(path)]))
+                self._sshds.append(started.pid)
             for port in self._ports:
                 wait_for(f"sshd on port {port}", functools.partial(_listens, port), 30)
+            if _OWN_PROCESSES:
+                self._sshds = [int(_children(pid)) for pid in self._sshds]
             yield self
 
     def cost(self, argv: Sequence[str], environment: dict[str, str]) -> Cost:
@@ -91,7 +95,7 @@ class Hosts:
         if done.returncode != 0:
             raise RuntimeError(f"{argv[0]} ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         operator = after.ru_utime + after.ru_stime - ours.ru_utime - ours.ru_stime
-        wait_for("the end of all sessions", lambda: not any(_children(sshd.pid) for sshd in self._sshds), 30)
+        wait_for("the end of all sessions", lambda: not any(_children(pid) for pid in self._sshds), 30)
         return Cost(wall, operator, self._processors() - theirs, after.ru_maxrss // 1024)
 
     def status(self, number: int) -> list[str]:
@@ -114,7 +118,7 @@ class Hosts:
 
     def _processors(self) -> float:
         """Seconds that the sshds and all that they have started and seen end have used."""
-        return sum(_used(sshd.pid) for sshd in self._sshds)
+        return sum(_used(pid) for pid in self._sshds)
 
     def _write_inventory(self) -> Path:
         python = self._environment_with_sglang()
@@ -216,7 +220,7 @@ def _process(argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
         finally:
-            process.terminate()
+            process.kill()  # unshare lets no other signal end it, and takes its sshd along
 
 
 def _listens(port: int) -> bool:

@@ -47,6 +47,7 @@ from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.steps import Observed, Previous, Ready, Recalled, Report, Staged, Stopped
 from orchestrator.agent.usual import read_loads, usual_phases
 from orchestrator.agent.wire import OrderKind, State, Verdict
+from orchestrator.agent.wire_status import Health
 
 _STILL_SECONDS = 60.0
 """For proving once more that a launch serves."""
@@ -89,7 +90,7 @@ class BoxSteps:
 
     def observe(self, previous: Previous) -> Observed:
         health = survey.health_of(self._found(), self._folder)
-        if health != sglang.Health.SERVING:
+        if health != Health.SERVING:
             self._old_scores = correctness.Scores(rejected=f"it did not serve, it was {health}")
             return Observed(remark="the old server does not serve, so there is nothing to compare with")
         client = _client(previous.launch)

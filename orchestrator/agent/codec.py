@@ -72,6 +72,9 @@ class _Fields:
 def _init(one: Any, *values: Any, **named: Any) -> None:
     kind = type(one)
     defaults: Dict[str, Any] = kind.__record__
+    if not values and named.keys() == defaults.keys():  # the usual case by far, and a survey makes thousands
+        vars(one).update(named)
+        return
     given = dict(zip(defaults, values))  # noqa: B905 - Python 3.9
     wrong = [name for name in named if name in given or name not in defaults]
     if wrong or len(values) > len(defaults):

@@ -1,12 +1,15 @@
 """Other programs, run with a bound that holds: a child that a hung driver keeps in state D is left behind, not waited for."""
 
 import contextlib
+import errno
 import os
-import subprocess
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence
 
 from orchestrator.agent.clock import Deadline
 from orchestrator.agent.procfs import parse_stat, start_time
+
+if TYPE_CHECKING:  # importing it takes as long as many an answer that runs nothing
+    import subprocess
 
 _REAP_SECONDS = 0.5
 _abandoned: "List[subprocess.Popen[bytes]]" = []
@@ -57,6 +60,10 @@ def run_bounded(
 
     `subprocess.run(timeout=...)` does not do this: after the timeout it waits for the child without a bound.
     """
+    if _is_missing(argv[0], environment):
+        return Output(None, "", f"{argv[0]}: {os.strerror(errno.ENOENT)}")
+    import subprocess
+
     try:
         child = subprocess.Popen(
             list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=directory
@@ -75,6 +82,11 @@ def run_bounded(
             stuck = _abandon(child, argv[0])
             return Output(None, "", f"{argv[0]} did not end within {seconds:g} s" + (" and can't be killed" if stuck else ""), stuck)
     return Output(child.returncode, text.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+
+
+def _is_missing(program: str, environment: Optional[Dict[str, str]]) -> bool:
+    """Whether no folder of PATH has a file of this name: much cheaper to see than by trying."""
+    return "/" not in program and not any(os.path.exists(os.path.join(folder, program)) for folder in os.get_exec_path(environment))
 
 
 def find_stuck(pid: int, command: str) -> Optional[Stuck]:
@@ -115,6 +127,8 @@ def _waits_in(path: str) -> str:
 
 
 def _abandon(child: "subprocess.Popen[bytes]", command: str) -> Optional[Stuck]:
+    import subprocess
+
     child.kill()
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None:

@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
-from orchestrator.agent.history import is_touched, times_resumed
 from orchestrator.agent.private_files import sync_folder
 from orchestrator.agent.state_folder import NOTICE_FILE, StateFolder, read_record
 
@@ -223,6 +222,8 @@ def order_status(folder: StateFolder, order_id: Optional[str] = None) -> Optiona
     chosen = order_id or at_work or (identifiers[-1] if identifiers else None)
     if chosen is None:
         return None
+    from orchestrator.agent.history import is_touched, times_resumed
+
     order = read_record(wire.Order, folder.order_folder(chosen) / "order.json")
     # Before the journal: an order that ends between the two looks would seem to have been cut off in its last state but one.
     live = holder == chosen

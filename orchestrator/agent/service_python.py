@@ -4,14 +4,16 @@ import contextlib
 import importlib.util
 import os
 import signal
-import subprocess
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.codec import field, record
 from orchestrator.agent.command import Stuck, leave_behind
 from orchestrator.agent.launch_files import SYSTEM_PATH, Account, find_account
 from orchestrator.agent.refusal import AgentRefusal
+
+if TYPE_CHECKING:  # as in :mod:`command`
+    import subprocess
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
 """Bytes of stdout or stderr after which a program is stopped."""
@@ -69,6 +71,8 @@ class ServicePython:
 
         A process that survives SIGKILL (state D: a driver that hangs) is abandoned and named in `problem`. Never raises.
         """
+        import subprocess
+
         try:
             account = find_account(self.user)
             return _run([self.path, *arguments], self.full_environment(account), account, self.directory or "/", seconds, stdin, stop)
@@ -121,6 +125,8 @@ def _start(
     directory: str,
     streams: Tuple[int, int, int],
 ) -> "subprocess.Popen[bytes]":
+    import subprocess
+
     stdin, stdout, stderr = streams
     options: Dict[str, Any] = {}
     if account.switch:

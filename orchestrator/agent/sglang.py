@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from orchestrator.agent.codec import record
 from orchestrator.agent.http import Client, HttpError, RefusedError, StatusError, TimedOutError
+from orchestrator.agent.wire_status import Health
 
 Version = Tuple[int, int, int, int]
 
@@ -101,19 +102,6 @@ def says_it_is_done(log: str) -> bool:
     """Whether a server that was asked to stop has logged that no request is left: all are answered then, and no other will be
     (``tokenizer_manager.py``, `sigterm_watchdog`, 0.5.6 to 0.5.23)."""
     return _DONE.search(log) is not None
-
-
-class Health:
-    """The values of :func:`health`."""
-
-    SERVING = "serving"
-    STARTING = "starting"
-    """Warming up, or draining after a SIGTERM: /health is 503 at once in both."""
-    UNHEALTHY = "unhealthy"
-    """HTTP answers, the scheduler does not."""
-    SILENT = "silent"
-    """Something accepts connections and never answers."""
-    DOWN = "down"
 
 
 def health(client: Client, timeout: float = 22.0) -> str:

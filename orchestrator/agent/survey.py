@@ -18,13 +18,13 @@ from orchestrator.agent.locks import held_by_others, person_lock
 from orchestrator.agent.processes import Server, find_server, find_servers, scan
 from orchestrator.agent.procfs import all_listeners
 from orchestrator.agent.refusal import AgentRefusal
-from orchestrator.agent.scrub import Scrubber, secret_values, split_secrets
 from orchestrator.agent.service_python import ServicePython
-from orchestrator.agent.sglang import Health
 from orchestrator.agent.state_folder import StateFolder
+from orchestrator.agent.wire_status import Health
 
 if TYPE_CHECKING:
     from orchestrator.agent.gpu import GpuReading
+    from orchestrator.agent.scrub import Scrubber
 
 HEALTH_SECONDS = 5.0
 """For a server that does not answer the quick questions; SGLang itself gives up on a wedged scheduler after 20 s."""
@@ -149,6 +149,8 @@ def address_of(server: Server) -> str:
 
 def api_key_of(server: Server, folder: StateFolder) -> Optional[str]:
     """The key of a server, from its launch record or its command line; None when it has none or keeps it elsewhere."""
+    from orchestrator.agent.scrub import split_secrets
+
     record = folder.read_launch(server.launch_id) if server.launch_id is not None else None
     if record is not None and "api-key" in record.secrets:
         return record.secrets["api-key"]
@@ -156,7 +158,7 @@ def api_key_of(server: Server, folder: StateFolder) -> Optional[str]:
 
 
 def health_of(server: Optional[Server], folder: StateFolder) -> str:
-    """A value of :class:`sglang.Health`, as quickly as it can be told."""
+    """A value of :class:`wire_status.Health`, as quickly as it can be told."""
     if server is None:
         return Health.DOWN
     if not server.listening:
@@ -201,9 +203,10 @@ def _facts(sglang: Installation) -> List[wire.Fact]:
     ]
 
 
-def scrubber_of(server: Optional[Server], folder: StateFolder, *launches: wire.Launch) -> Scrubber:
+def scrubber_of(server: Optional[Server], folder: StateFolder, *launches: wire.Launch) -> "Scrubber":
     """A scrubber for every secret that can be found of a running server, and of launches."""
     from orchestrator.agent.processes import read_environment
+    from orchestrator.agent.scrub import Scrubber, secret_values
 
     values = set()
     for launch in launches:

@@ -107,3 +107,18 @@ def test_agent_imports_under_python_3_9() -> None:
     )
     done = subprocess.run([python, "-I", "-B", "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_only_a_server_or_an_order_needs_is_not_imported_for_the_question_that_is_asked_most() -> None:
+    """Importing takes most of the time of a status, on hundreds of hosts at once."""
+    later = ["orchestrator.agent.history", "orchestrator.agent.http", "orchestrator.agent.scrub", "orchestrator.agent.sglang", "subprocess"]
+    program = (
+        f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
+        "from orchestrator.agent import main\n"
+        "verb = main.VERBS['status']\n"
+        "__import__('orchestrator.agent.' + verb.types)\n"
+        "main.resolve(verb)\n"
+        f"print([name for name in {later!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-B", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
