@@ -50,7 +50,7 @@ format: .venv/dev.stamp
 
 runbooks: .venv/lab.stamp
 	@mkdir -p docs/runbooks && rm -f docs/runbooks/*.md
-	@for name in $(basename $(notdir $(wildcard playbooks/*.yml))); do $(BIN)/orchestrator runbook $$name --markdown > docs/runbooks/$$name.md || exit 1; done
+	@for name in $(basename $(notdir $(wildcard playbooks/*.yml))); do $(BIN)/fab runbook $$name --markdown > docs/runbooks/$$name.md || exit 1; done
 
 docs: .venv/lab.stamp
 	@$(BIN)/python -m orchestrator.reference --cases tests/data/failures docs

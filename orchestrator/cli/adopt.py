@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.called import as_typed
 from orchestrator.cli.common import CHANGE_FLAGS, confirmation, count, load
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import RefusedError, UsageError
@@ -44,6 +45,7 @@ def adopt(
     call.interrupted = "interrupted; nothing was written"
     call.screen.note(f"inventory {loaded.label}")
     adoption = examine(loaded, _host(loaded, host, service), service, None if port is None else count("port", port), call.screen)
+    adoption = dataclasses.replace(adoption, file=dataclasses.replace(adoption.file, text=as_typed(adoption.file.text)))
     target = adoption.target
     answer = Adopted(
         host=target.host.name,

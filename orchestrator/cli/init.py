@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.agent.private_files import DEFAULT_ROOT
 from orchestrator.cli.blocks import Line, indented
+from orchestrator.cli.called import as_typed
 from orchestrator.cli.common import SHARED_FLAGS, asked, inventory_to_write, positive
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import OrchestratorError, RefusedError, UsageError
@@ -97,6 +98,8 @@ def init(
     made = look(answers, around, _confirm(call, yes=yes, compared=bool(fingerprint)))
     if backend is not None:
         made.inventory.backends_named(backend)  # a name that does not exist is told before anything is written
+    files = [dataclasses.replace(file, text=(file.before or "") + as_typed(file.added)) for file in made.files]
+    made = dataclasses.replace(made, files=files)
     call.screen.show(draft_blocks(made))
     if plan:
         call.answer(_answer(made))

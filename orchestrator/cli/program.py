@@ -22,6 +22,7 @@ from invoke.parser import Parser
 
 import orchestrator
 from orchestrator.cli import completion, edge
+from orchestrator.cli.called import as_typed, typed_in
 from orchestrator.cli.documents.envelope import Problem, refusal
 from orchestrator.cli.gathering import GatheringParser
 from orchestrator.cli.tasks import namespace
@@ -107,8 +108,8 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
             words.append(f"[{edge.GATHERING[name].upper()} ...]")
         about, *examples = (inspect.getdoc(task) or "").splitlines()
         print(" ".join([f"Usage: {self.binary} {name}", *words, "[--options]\n"]))  # noqa: T201
-        print("\n".join([textwrap.fill(about, 80), *(f"  {line}".rstrip() for line in examples), "", "Options:"]))  # noqa: T201
-        self.print_columns(self.parser.contexts[name].help_tuples())
+        print("\n".join([textwrap.fill(as_typed(about), 80), *(f"  {as_typed(line)}".rstrip() for line in examples), "", "Options:"]))  # noqa: T201
+        self.print_columns([(flag, as_typed(text)) for flag, text in self.parser.contexts[name].help_tuples()])
         print(f"Exit codes: {self.binary} docs exit-codes\n")  # noqa: T201
 
     @contextmanager
@@ -133,9 +134,9 @@ class Program(fabric.main.Fab):  # type: ignore[misc]  # fabric has no types
             edge.begin_document()
             verb = next((title for title in map(_verb, words) if title is not None), None)
             with contextlib.suppress(OSError):  # nobody reads it
-                print(refusal(verb, Problem.of(error)), flush=True)  # noqa: T201
+                print(refusal(verb, Problem(**typed_in(vars(Problem.of(error))))), flush=True)  # noqa: T201
         step = "" if error.next_step is None else f"\nnext: {error.next_step}"
-        return Exit(f"{error.message}{step}", code=error.exit_code)
+        return Exit(as_typed(f"{error.message}{step}"), code=error.exit_code)
 
 
 def _verb(word: str) -> str | None:

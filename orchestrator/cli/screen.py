@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from orchestrator.agent import wire
 from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Table, Tone, table_rows, wrapped
+from orchestrator.cli.called import as_typed, typed_in
 from orchestrator.cli.documents.envelope import document, written, written_on_a_line
 from orchestrator.cli.hook_text import hook_line, notice_line
 from orchestrator.cli.pace import Ended, Pace
@@ -84,12 +85,16 @@ class Screen:
         """The lines of a text, or of a table's headings and rows. Secrets are masked before a line's end can part them."""
         if isinstance(block, Table):
             return table_rows(self._masked(block), self.width)
-        text = self.redactor.text(f"{block.text}  {block.aside}" if block.aside else block.text)
+        text = self._said(f"{block.text}  {block.aside}" if block.aside else block.text)
         return [[text] if block.whole else wrapped(text, self.width)]
 
     def _masked(self, table: Table) -> Table:
-        rows = [[self.redactor.text(cell) for cell in row] for row in table.rows]
-        return dataclasses.replace(table, rows=rows, notes=[self.redactor.text(note) for note in table.notes])
+        rows = [[self._said(cell) for cell in row] for row in table.rows]
+        return dataclasses.replace(table, rows=rows, notes=[self._said(note) for note in table.notes])
+
+    def _said(self, text: str) -> str:
+        """A text of ours, to be shown: without secrets, its commands as they are typed here. A server's log is none."""
+        return as_typed(self.redactor.text(text))
 
     def _print(self, line: str) -> None:
         try:
@@ -161,7 +166,7 @@ class Screen:
 
     def event(self, line: str, tone: Tone = "") -> None:
         """Show one line with the time of day."""
-        for part in wrapped(f"{time.strftime('%H:%M:%S')}  {self.redactor.text(line)}", self.width, hang=EVENT_INDENTATION):
+        for part in wrapped(f"{time.strftime('%H:%M:%S')}  {self._said(line)}", self.width, hang=EVENT_INDENTATION):
             self._print(part)
 
     def note(self, text: str) -> None:
@@ -265,7 +270,7 @@ class JsonScreen(Screen):
         self._write_json(document(envelope, answer if isinstance(answer, dict) else vars(answer)), written_on_a_line)
 
     def _write_json(self, data: Any, write: Callable[[Any], str]) -> None:
-        text = write(self.redactor.data(data))
+        text = write(typed_in(self.redactor.data(data)))
         try:
             print(text, file=self._document_stream, flush=True)
         except OSError as error:

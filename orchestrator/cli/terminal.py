@@ -149,7 +149,7 @@ class TerminalScreen(Screen):
 
     def _write_block(self, console: Console, block: Block) -> None:
         if isinstance(block, Line):
-            for text_part, aside in part_aside(self._rows(block)[0], self.redactor.text(block.aside)):
+            for text_part, aside in part_aside(self._rows(block)[0], self._said(block.aside)):
                 self._write(console, text_part, block.tone, aside=aside)
             return
         for line, tone in self._toned(block):
@@ -220,7 +220,7 @@ class TerminalScreen(Screen):
 
     def event(self, line: str, tone: Tone = "") -> None:
         self.close()
-        first, *rest = wrapped(self.redactor.text(line), self.width - EVENT_INDENTATION, hang=0)
+        first, *rest = wrapped(self._said(line), self.width - EVENT_INDENTATION, hang=0)
         self._write(self._console, first, tone, time.strftime("%H:%M:%S  "))
         for part in rest:
             self._write(self._console, " " * EVENT_INDENTATION + part, tone)

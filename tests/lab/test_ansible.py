@@ -85,7 +85,7 @@ def test_a_rollback_is_a_failure_with_its_class_its_evidence_and_what_serves(ser
     assert failed["changed"], "the server was started anew"
     assert "kernel_missing" in failed["msg"]
     assert any("expects arch to be one of" in line for line in failed["evidence"])
-    assert failed["next_step"].startswith(f"fab logs --host {QUICK}")
+    assert f"orchestrator logs --host {QUICK}" in failed["next_step"]
     assert failed["service_state"] == "the previous server serves again"
     (after,) = serving(served.layout)
     assert without_gate(after.main.arguments) == without_gate(before.main.arguments)
@@ -122,7 +122,7 @@ def test_a_person_s_lock_fails_with_the_holders_words(served: Operator, controll
         served.run("lock.release")
     assert (failed["exit_code"], failed["changed"], failed["attached_to"]) == (5, False, None)
     assert "new firmware" in failed["msg"]
-    assert "fab lock.release" in failed["next_step"]
+    assert "orchestrator lock.release" in failed["next_step"]
 
 
 def test_a_host_that_is_not_reached_is_unreachable_and_harms_no_other(served: Operator, tmp_path: Path) -> None:
