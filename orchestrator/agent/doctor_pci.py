@@ -258,13 +258,13 @@ def boot_line(context: Context, words: str) -> str:
     files = context.files
     if context.in_container:
         return (
-            f"on the host, add to the kernel's command line: {words} (/etc/default/grub and update-grub, or its boot loader's way); reboot"
+            f"on the host, in the kernel's command line: {words} (/etc/default/grub and update-grub, or its boot loader's way); reboot"
         )
     if files.exists("/etc/kernel/proxmox-boot-uuids") and files.exists("/etc/kernel/cmdline"):
-        return f"append to the line in /etc/kernel/cmdline: {words}; then proxmox-boot-tool refresh; reboot"
+        return f"in /etc/kernel/cmdline, at the end of its line: {words}; then proxmox-boot-tool refresh; reboot"
     if files.exists("/usr/sbin/grubby"):
         return f"grubby --update-kernel=ALL --args='{words}'; reboot"
-    return f"add to GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub: {words}; then update-grub; reboot"
+    return f"in GRUB_CMDLINE_LINUX_DEFAULT of /etc/default/grub: {words}; then update-grub; reboot"
 
 
 def _some(lines: Sequence[str]) -> List[str]:

@@ -146,7 +146,7 @@ def proxmox(context: Context) -> List[Verdict]:
         return [Verdict("rebalancing", Outcome.PASS, f"container {name} has no `cores:`, so Proxmox doesn't move it", source=path)]
     cores = settings["cores"]
     detail = f"Proxmox moves container {name} every 10 s to any {cores} CPUs, without regard to NUMA nodes and to pinning inside it"
-    step = f"append to {path}: {_CPUSET_KEYS[0]}: {_near_cpus(context) or '0-N'}; then pct reboot {name}"
+    step = f"in {path}: {_CPUSET_KEYS[0]}: {_near_cpus(context) or '0-N'}; then pct reboot {name}"
     return [Verdict("rebalancing", Outcome.WARN, detail, [f"cores: {cores}, no {_CPUSET_KEYS[0]}"], step, path)]
 
 
@@ -226,11 +226,11 @@ def _raise(context: Context, names: List[str]) -> str:
     """The line that raises limits. A container's are those that its manager gave it; its own root can't raise them."""
     values = {"memlock": "unlimited", "nofile": "1048576"}
     if not context.in_container:
-        return "; ".join(f"/etc/security/limits.d/90-gpu.conf: * - {name} {values[name]}" for name in names) + "; log in again"
+        return f"in /etc/security/limits.d/90-gpu.conf: {'; '.join(f'* - {name} {values[name]}' for name in names)}; then log in again"
     proxmox_lines = ", ".join(f"lxc.prlimit.{name}: {values[name]}" for name in names)
     incus = " ".join(f"limits.kernel.{name}={values[name]}" for name in names)
     return (
-        f"on the host, Proxmox: append to /etc/pve/lxc/ID.conf {proxmox_lines}; plain LXC: the same with = in its config; "
+        f"on the host, Proxmox: in /etc/pve/lxc/ID.conf: {proxmox_lines}; plain LXC: the same with = in its config; "
         f"Incus: incus config set NAME {incus}; restart the container"
     )
 

@@ -106,9 +106,9 @@ def run(
 ) -> int:
     """Go through a runbook step by step, with one question a step; every answer and outcome is kept in the run's folder.
 
-    fab runbook.run switch-backend --set backend=marlin --host gpu1 --plan
-    fab runbook.run switch-backend --set backend=marlin --host gpu1
-    fab runbook.run switch-backend --host gpu1 --resume   where it was left
+    fab runbook.run switch-backend --set backend=auto --host gpu1 --plan
+    fab runbook.run switch-backend --set backend=auto --host gpu1
+    fab runbook.run switch-backend --host gpu1 --resume   goes on
     """
     from orchestrator.cli.runbook_run import Session
     from orchestrator.flows.runbook import Way, filled_in

@@ -39,6 +39,7 @@ _BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
     (Le, "le", "at most"),
     (Lt, "lt", "less than"),
 )
+_NOT_EMPTY = "not empty"
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,17 @@ def _plain(kind: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{part}`" for part in parts)
     if origin is list:
-        return f"list: {kind_of(parts[0])}"
+        return f"list: {_each(kind_of(parts[0]))}"
     if origin is dict:
         return f"mapping: {kind_of(parts[0])} to {kind_of(parts[1])}"
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return f"[{title_of(kind)}](#{title_of(kind).lower()})"
     raise TypeError(f"no words for the type {kind!r}")
+
+
+def _each(kind: str) -> str:
+    """What each item of a list is, in brackets where the list's own bounds could be taken for those of the items."""
+    return f"({kind})" if _NOT_EMPTY in kind else kind
 
 
 def title_of(model: type[BaseModel]) -> str:
@@ -129,7 +135,7 @@ def title_of(model: type[BaseModel]) -> str:
 
 def _bounds(metadata: Iterable[Any]) -> str:
     words = [f"{words} {getattr(item, name):.15g}" for item in metadata for kind, name, words in _BOUNDS if isinstance(item, kind)]
-    return "".join(f", {word}" for word in words) + (", not empty" if any(isinstance(item, MinLen) for item in metadata) else "")
+    return "".join(f", {word}" for word in words) + (f", {_NOT_EMPTY}" if any(isinstance(item, MinLen) for item in metadata) else "")
 
 
 def _words_of(check: Callable[..., Any]) -> str:

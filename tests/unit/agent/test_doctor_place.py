@@ -124,6 +124,12 @@ def test_low_limits(machine: Machine, files: str, memory: str, evidence: list[st
     assert line in str(found.next_step)
 
 
+def test_a_line_for_a_file_of_the_host_names_the_file(machine: Machine) -> None:
+    machine.write("/proc/self/limits", LIMITS.format(files="20000", memory="65536"))
+    step = "in /etc/security/limits.d/90-gpu.conf: * - memlock unlimited; * - nofile 1048576; then log in again"
+    assert machine.verdicts(check_place, service="llm")["limits"].next_step == step
+
+
 def test_root_of_the_host_raises_limits_itself(machine: Machine) -> None:
     machine.write("/proc/self/limits", LIMITS.format(files="20000", memory="8388608"))
     allow(machine, "0-3", "0-1", "000001ffffffffff")
@@ -157,7 +163,7 @@ def test_a_host_without_service_is_asked_for_its_own_things_only(machine: Machin
 @pytest.mark.parametrize(
     ("more", "outcome", "words"),
     [
-        ("", "warn", "append to /etc/pve/lxc/101.conf: lxc.cgroup2.cpuset.cpus: 0-3; then pct reboot 101"),
+        ("", "warn", "in /etc/pve/lxc/101.conf: lxc.cgroup2.cpuset.cpus: 0-3; then pct reboot 101"),
         ("lxc.cgroup2.cpuset.cpus: 0-63", "pass", "keeps its CPUs (0-63)"),
         ("cores: 0", "warn", "any 32 CPUs"),
     ],

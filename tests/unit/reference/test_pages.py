@@ -157,6 +157,12 @@ def test_a_docstring_as_markdown(docstring: str, shown: str) -> None:
     assert as_markdown(docstring) == shown
 
 
+def test_what_must_not_be_empty_is_told_of_a_list_and_of_its_items() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert "list: (text, not empty), not empty" in page
+    assert "not empty, not empty" not in page
+
+
 def test_a_key_leads_to_its_section() -> None:
     assert pages.sections_with("headroom") == ["policy"]
     assert pages.sections_with("reached_by") == ["container"]
