@@ -257,9 +257,7 @@ def boot_line(context: Context, words: str) -> str:
     """What to do to have words on the host's kernel command line from the next boot on, for the boot loader that it has."""
     files = context.files
     if context.in_container:
-        return (
-            f"on the host, in the kernel's command line: {words} (/etc/default/grub and update-grub, or its boot loader's way); reboot"
-        )
+        return f"on the host, in the kernel's command line: {words} (/etc/default/grub and update-grub, or its boot loader's way); reboot"
     if files.exists("/etc/kernel/proxmox-boot-uuids") and files.exists("/etc/kernel/cmdline"):
         return f"in /etc/kernel/cmdline, at the end of its line: {words}; then proxmox-boot-tool refresh; reboot"
     if files.exists("/usr/sbin/grubby"):

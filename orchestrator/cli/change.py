@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.common import CHANGE_FLAGS, GRACE_FLAG, choose, confirmation, interruption, seconds
 from orchestrator.cli.edge import Call, verb
@@ -140,6 +140,16 @@ def finish(call: Call, outcome: Outcome) -> int:
     from orchestrator.cli.documents.changes import Change
     from orchestrator.cli.text import commands, pages_on
 
+    if call.flags.get("plan"):
+        from orchestrator.cli.verdict_text import again, change_verdict
+
+        call.screen.show(change_verdict(outcome, again(call.verb, _named(call, outcome))))
     see = commands(pages_on(outcome.result))
     call.answer(Change(outcome.plan.host, outcome.plan.service, outcome.plan, outcome.result, call.screen.hooks, call.screen.noticed, see))
     return outcome.result.exit_code if outcome.result is not None else 0
+
+
+def _named(call: Call, outcome: Outcome) -> dict[str, Any]:
+    """What the verb was given, with its host and service."""
+    named = {"host": outcome.plan.host, "service": outcome.plan.service}
+    return {**named, **{name: value for name, value in call.flags.items() if name not in named}}

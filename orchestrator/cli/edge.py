@@ -83,6 +83,8 @@ class Call:
         self._problem: Problem | None = None
         self._has_lines = False
         self._stopped_by: signal.Signals | None = None
+        self.flags: Mapping[str, Any] = {}
+        """What the verb was given, by its parameters."""
         self.interrupted = "interrupted"
         """What Ctrl-C means now, where nothing that knows better catches it; empty where it is the usual end."""
 
@@ -223,7 +225,7 @@ def verb(
             if asks_help:
                 code = guarded(call, lambda: front_end.print_task_help(name))
             else:
-                code = guarded(call, lambda: body(call, **understood(context, given, many_hosts=many_hosts)))
+                code = guarded(call, lambda: _begun(call, body, understood(context, given, many_hosts=many_hosts)))
             if code:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the verb has ended: a late Ctrl-C must not change how
                 raise Exit(code=code)
@@ -390,7 +392,12 @@ def _stopped_by_signals(call: Call) -> Iterator[None]:
 
 def perform(task: fabric.Task, call: Call, flags: Mapping[str, Any]) -> int:
     """Run a verb within another one, as its command line would be, and return its exit code. Fabric's own flags are not minded again."""
-    return guarded(call, lambda: task.plain(call, **flags))
+    return guarded(call, lambda: _begun(call, task.plain, flags))
+
+
+def _begun(call: Call, body: Body, flags: Mapping[str, Any]) -> int | None:
+    call.flags = flags
+    return body(call, **flags)
 
 
 def _tell_interrupted(call: Call, error: InterruptedByOperatorError) -> int:

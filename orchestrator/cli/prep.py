@@ -11,6 +11,7 @@ from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.cli.blocks import Block
     from orchestrator.cli.documents.envelope import Problem
     from orchestrator.cli.documents.hosts import PreparedHost, PreparedPlace
     from orchestrator.config import Host, Inventory
@@ -197,7 +198,7 @@ class _Report:
             screen.show([Line(), fleet_table(done), Line()])
             self._tell_errors(done, tracebacks, short=True)
             steps = next_steps(done, check=self._check, profile_flag=self._profile_flag)
-            screen.show([*(Line(f"next: {step}", whole=True) for step in steps), fleet_summary(done)])
+            screen.show([*(Line(f"next: {step}", whole=True) for step in steps), fleet_summary(done), *self._verdict(done)])
             return
         (prep,) = done
         self._tell_errors(done, tracebacks, short=False)
@@ -205,7 +206,15 @@ class _Report:
             return
         blocks = check_blocks(prep) if self._check else host_blocks(prep)
         step = next_step(prep, check=self._check, profile_flag=self._profile_flag)
-        screen.show([*blocks, *([Line(f"next: {step}", whole=True)] if step else [])])
+        screen.show([*blocks, *([Line(f"next: {step}", whole=True)] if step else []), *self._verdict(done)])
+
+    def _verdict(self, done: Sequence[HostPrep]) -> list[Block]:
+        """The last line of a plan."""
+        if not self._options.plan:
+            return []
+        from orchestrator.cli.verdict_text import again, prep_verdict
+
+        return prep_verdict(done, again(self._call.verb, self._call.flags))
 
     def _tell_errors(self, done: Sequence[HostPrep], tracebacks: list[str], *, short: bool) -> None:
         """Why places could not be asked. Of many hosts only what to type next: the table has the rest."""

@@ -114,7 +114,7 @@ def survey_with_clear_way(
     plan = _plan(target, verb, found, order, options)
     observer.plan(plan)
     if options.plan_only:
-        return Outcome(plan)
+        return Outcome(plan, lock=found.lock)
     if not confirm(plan):
         raise RefusedError(f"not confirmed; the {order.kind} {order.order_id} is still half-done", next_step=target.command("resume"))
     result = _take_up(agent, target, order, observer, interruption, connect)

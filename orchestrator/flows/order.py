@@ -86,10 +86,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan and, when it was carried out, how that ended."""
+    """A plan and, when it was carried out, how that ended. `lock`: the person's that would have kept it away, where it was only planned."""
 
     plan: Plan
     result: wire.OrderResult | None = None
+    lock: wire.PersonLock | None = None
 
 
 def policy_for(target: Target, options: Options) -> wire.Policy:
@@ -110,7 +111,9 @@ def settle(plan: Plan, options: Options, observer: Observer, confirm: Confirm) -
     """
     observer.plan(plan)
     if plan.refusals:
-        raise RefusedError("refused, nothing was touched", evidence=list(plan.refusals), next_step=plan.next_step)
+        more = f", and {len(plan.refusals) - 1} more" if len(plan.refusals) > 1 else ""
+        said = f"would be refused: {plan.refusals[0]}{more}" if options.plan_only else "refused, nothing was touched"
+        raise RefusedError(said, evidence=list(plan.refusals), next_step=plan.next_step)
     if options.plan_only:
         return False
     if not confirm(plan):

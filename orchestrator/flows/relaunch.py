@@ -127,7 +127,7 @@ def _change(
         report = checked(agent, target, new, ask, asked_host)
         plan = arrangement.shown_in(plan_change(verb, target, new, found, report, options), force=options.force)
         if not settle(plan, options, observer, confirm):
-            return Outcome(plan)
+            return Outcome(plan, lock=found.lock)
         order = arrangement.laid_into(make_order(target, plan, options, new), plan)
         return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption, force=options.force))
 

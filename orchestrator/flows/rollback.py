@@ -82,7 +82,7 @@ def _rollback(
         report = checked(agent, target, new, lambda: _preflight(agent, target, chosen, new, options), asked_host)
         plan = arrangement.shown_in(plan_rollback(target, chosen, new, found, report, options), force=options.force)
         if not settle(plan, options, observer, confirm):
-            return Outcome(plan)
+            return Outcome(plan, lock=found.lock)
         order = arrangement.laid_into(order_for(target, plan, chosen, new, options), plan)
         return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption, force=options.force))
 

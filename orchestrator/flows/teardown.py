@@ -53,7 +53,7 @@ def _teardown(
             return Outcome(plan)
         plan = arrangement.shown_in(plan)
         if not settle(plan, options, observer, confirm):
-            return Outcome(plan)
+            return Outcome(plan, lock=found.lock)
         order = arrangement.laid_into(make_order(target, plan, options, None), plan)
         return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption))
 

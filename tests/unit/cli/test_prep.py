@@ -229,7 +229,10 @@ def test_a_plan_shows_the_commands_by_hand_and_writes_nothing(desk: Desk) -> Non
     assert lines[at + 1] == "    sysctl -w kernel.numa_balancing=0"
     at = lines.index(f"would be written: {path}")
     assert lines[at + 1 : at + 3] == ["    # profile: fast", "    kernel.numa_balancing = 0"]
-    assert lines[-1] == "gpu1: 1 knob: 1 would change, 1 file for the next boot would be written"
+    assert lines[-2:] == [
+        "gpu1: 1 knob: 1 would change, 1 file for the next boot would be written",
+        "ready: the same without --plan does it: fab prep --persist",
+    ]
     assert ended.code == 0
     (request,) = fleet.requests("gpu1 host")
     assert (request.write, request.persistence) == (False, PersistenceAction.INSTALL)
@@ -468,9 +471,29 @@ def test_a_plan_for_many_counts_the_hosts_that_would_change(desk: Desk) -> None:
     fleet = Fleet({f"gpu{number} host": report(DRIFTED) for number in (1, 2, 3)})
     ended = desk.run(fleet, "prep", "--plan", "--host", "all")
     assert ended.code == 0
-    assert ended.out.splitlines()[-1] == "5 hosts: 2 in order, 3 would change"
+    assert ended.out.splitlines()[-2:] == [
+        "5 hosts: 2 in order, 3 would change",
+        "ready: the same without --plan does it: fab prep --host all",
+    ]
     back = desk.run(fleet, "prep", "--plan", "--revert", "--host", "all")
-    assert back.out.splitlines()[-1] == "5 hosts: 2 in order, 3 would go back"
+    assert back.out.splitlines()[-2:] == [
+        "5 hosts: 2 in order, 3 would go back",
+        "ready: the same without --plan does it: fab prep --host all --revert",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answered", "verdict"),
+    [
+        (report(same()), "nothing to do: all is as wanted"),
+        (report(knob(NUMA, KnobOutcome.NOT_SETTABLE, detail="it needs root here")), "nothing to do from here: what is left takes a person"),
+        (ConnectError("gpu1: closed"), "would be refused: nothing is known of gpu1"),
+        (report(DRIFTED), "ready: the same without --plan does it: fab prep"),
+    ],
+)
+def test_the_last_line_of_a_plan_is_its_verdict(desk: Desk, answered: Any, verdict: str) -> None:
+    desk.hosts(ONE)
+    assert desk.run(Fleet({"gpu1 host": answered}), "prep", "--plan").out.splitlines()[-1] == verdict
 
 
 def test_a_check_of_many_says_what_to_type_for_all_of_them(desk: Desk) -> None:

@@ -259,6 +259,27 @@ def test_plan_stops_there_and_keeps_no_run(box: Box) -> None:
     assert box.runs == []
 
 
+def test_the_last_line_of_a_plan_is_its_verdict(box: Box) -> None:
+    words = ("--backend", "flashinfer_cutedsl", "--reason", "it is slow", "--no-measure", "--plan")
+    ready = "ready: the same without --plan does it: fab"
+    last = box.run(healthy_agent(), "relaunch", *words).out.splitlines()[-1]
+    assert last == f"{ready} relaunch --host gpu1 --service glm5 --backend flashinfer_cutedsl --no-measure --reason 'it is slow'"
+    assert box.run(healthy_agent(), "teardown", "--plan").out.splitlines()[-1] == f"{ready} teardown --host gpu1 --service glm5"
+    gone = box.run(healthy_agent(survey=[answer(survey(server=None))]), "teardown", "--plan")
+    assert gone.out.splitlines()[-1] == "nothing to do: nothing of glm5 runs"
+
+
+def test_the_verdict_of_a_plan_that_would_be_kept_away_is_no(box: Box) -> None:
+    lock = wire.PersonLock("ann@laptop", "new firmware", 1764400000.0)
+    held = box.run(healthy_agent(survey=[answer(survey(lock=lock))]), "relaunch", "--backend", "flashinfer_cutedsl", "--plan")
+    assert "would be refused: glm5 is locked by ann@laptop" in " ".join(held.out.split())
+    assert "ready:" not in held.out
+    red = preflight(verdicts=[wire.Verdict("port", wire.Outcome.REFUSE, "port 30000 is taken", next_step="ss -ltnp")])
+    refused = box.run(healthy_agent(preflight=[answer(red)]), "relaunch", "--backend", "flashinfer_cutedsl", "--plan")
+    assert refused.code == 3
+    assert refused.err.splitlines() == ["would be refused: port: port 30000 is taken", "    port: port 30000 is taken", "next: ss -ltnp"]
+
+
 def test_a_preflight_is_a_relaunchs_first_step_with_its_exit_codes(box: Box) -> None:
     good = box.run(healthy_agent(), "preflight", "--backend", "flashinfer_cutedsl")
     assert good.code == 0
