@@ -37,7 +37,8 @@ def follow(reference: wire.OrderReference, emit: Emit) -> wire.OrderResult:
     folder = StateFolder(reference.state_root, reference.service)
     path = folder.order_folder(reference.order_id)
     if not (path / "order.json").exists():
-        raise AgentRefusal("refused", f"there is no order {reference.order_id} of {reference.service} in {folder.orders}")
+        what = f"there is no order {reference.order_id} of {reference.service} in {folder.orders}"
+        raise AgentRefusal("refused", what, next_step="fab status")
     reader = _Reader(path, reference.after)
     held = Deadline(_restart_seconds())
     while True:
@@ -180,7 +181,8 @@ class _Log:
         try:
             stream = self.path.open("rb")
         except OSError as error:
-            raise AgentRefusal("refused", f"no log of launch {self._launch_id}: {error.strerror} ({self.path})") from None
+            what = f"no log of launch {self._launch_id}: {error.strerror} ({self.path})"
+            raise AgentRefusal("refused", what, next_step="fab rollback --list   # the launches that the box remembers") from None
         with stream:
             start = max(0, stream.seek(0, os.SEEK_END) - max(_CHUNK // 16, 400 * count))
             stream.seek(start)

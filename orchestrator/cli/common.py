@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.flows.target import Target
 
 INVENTORY_VARIABLE = "ORCHESTRATOR_INVENTORY"
+SHIPPED = "what comes with the program"
+"""How a folder was chosen where there is no inventory and none is needed."""
 
 SHARED_FLAGS = {
     "inventory": f"Inventory folder; else ${INVENTORY_VARIABLE}, else ./inventory here or above, else the lab's.",
@@ -120,6 +122,24 @@ def load(folder: str | None) -> Inventory:
 
     path, chosen_by = find_inventory(folder)
     return dataclasses.replace(load_inventory(path), chosen_by=chosen_by)
+
+
+def load_for_profiles(folder: str | None) -> Inventory:
+    """The inventory that is meant; where there is none, the profiles that come with the program, and nothing else.
+
+    Raises:
+        UsageError: what was named is no inventory.
+        ConfigError: it has mistakes.
+    """
+    from orchestrator.config import load_profiles
+    from orchestrator.folders import shipped_profiles
+
+    try:
+        return load(folder)
+    except UsageError:
+        if folder or os.environ.get(INVENTORY_VARIABLE):
+            raise
+    return dataclasses.replace(load_profiles(shipped_profiles()), chosen_by=SHIPPED)
 
 
 def choose(inventory: str | None, host: str | None, service: str | None) -> Target:

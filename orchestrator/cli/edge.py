@@ -348,6 +348,8 @@ def guarded(call: Call, body: Callable[[], int | None]) -> int:
     except InterruptedByOperatorError as error:
         code = _tell_interrupted(call, error)
     except OrchestratorError as error:
+        if isinstance(error, UsageError) and error.next_step is None:
+            error.next_step = f"fab {call.verb} --help"
         code = call.fail(Problem.of(error))
     except KeyboardInterrupt:
         code = _tell_interrupted(call, InterruptedByOperatorError(call.interrupted))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
 from orchestrator.flows.history import Listing
 from orchestrator.results.history import Entry
+from orchestrator.results.run_names import FIRST_RUN, MAKES_A_RUN
 
 _COLUMNS = ("run", "ago", "verb", "of", "backend", "ended", "dark", "ms a token")
 _NUMBERS = frozenset({"ago", "dark", "ms a token"})
@@ -21,11 +22,17 @@ def history_blocks(listing: Listing, now: float) -> list[Block]:
         doubted = "; ?: not to be believed" if any(entry.believed is False for entry in entries) else ""
         blocks.append(Line(f"  fab show RUN has all of one; exit codes are in brackets{doubted}", "quiet"))
     else:
-        blocks.append(Line("no such run"))
+        blocks += _without_entries(listing)
     if listing.history.unreadable:
         problems = [f"{name}: {problem}" for name, problem in listing.history.unreadable]
         blocks += [Line("can't be read, or only in part:", "warn"), *indented(problems, "warn")]
     return blocks
+
+
+def _without_entries(listing: Listing) -> list[Block]:
+    if listing.short:
+        return [Line("no such run"), Line("next: fab history, without the flags that choose", whole=True)]
+    return [Line("there are none yet"), *indented([MAKES_A_RUN]), Line(f"next: {FIRST_RUN}", whole=True)]
 
 
 def _row(entry: Entry, short: str, now: float) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.blocks import Line, Table, indented
-from orchestrator.cli.common import SHARED_FLAGS, load
+from orchestrator.cli.common import SHARED_FLAGS, SHIPPED, load, load_for_profiles
 from orchestrator.cli.edge import Call, verb
 from orchestrator.errors import UsageError
 
@@ -89,7 +89,8 @@ def backends(
     """List the backend profiles, the newest SGLang versions they exist in, their flags, and when to use them."""
     from orchestrator.cli.documents.inventory import BackendListed, Backends
 
-    loaded = load(inventory)
+    loaded = load_for_profiles(inventory)
+    _name_shipped(call, loaded)
     listed = []
     rows: dict[str, list[list[str]]] = {"backend": [], "overlay": []}
     for backend in loaded.backends.values():
@@ -104,6 +105,14 @@ def backends(
     call.screen.show([Line("when to use it", "strong")])
     call.screen.show([Table(["backend", "use"], [[item.name, item.summary] for item in loaded.backends.values()])])
     call.answer(Backends(str(loaded.directory), sglang, listed))
+
+
+def _name_shipped(call: Call, loaded: Inventory) -> None:
+    """Say where the profiles lie that are shown in place of an inventory's."""
+    if loaded.chosen_by != SHIPPED:
+        return
+    where = f"no inventory here: these come with the program and lie in {loaded.directory}; fab init ADDRESS makes an inventory with them"
+    call.screen.show([Line(where, "quiet"), Line()])
 
 
 def _variant_rows(name: str, variants: Sequence[Variant], sglang: str | None) -> list[list[str]]:
@@ -161,7 +170,8 @@ def tunings(call: Call, profile: str | None = None, inventory: str | None = None
     """List the tuning profiles: what the knobs of a machine should be."""
     from orchestrator.cli.documents.inventory import Tunings
 
-    loaded = load(inventory)
+    loaded = load_for_profiles(inventory)
+    _name_shipped(call, loaded)
     chosen = list(loaded.tunings.values()) if profile is None else [loaded.tuning(profile)]
     for item in chosen:
         call.screen.show(

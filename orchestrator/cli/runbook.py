@@ -112,6 +112,7 @@ def run(
     """
     from orchestrator.cli.runbook_run import Session
     from orchestrator.flows.runbook import Way, filled_in
+    from orchestrator.flows.runbook_inputs import check_inputs
 
     file = _file(name, inventory)
     beforehand = _steps(file, "done", done)
@@ -123,6 +124,7 @@ def run(
         raise UsageError("--set and --resume at the same time: a run that is resumed has its inputs", next_step="leave out one of the two")
     before = _to_resume(file, subject) if resume else None
     inputs = dict(before.inputs) if before is not None else filled_in(file.playbook, _given(file, set or ()))
+    check_inputs(file.playbook, inputs, load(inventory))
     way = Way(inputs, ask=not yes, done=beforehand, first=first[0] if first else None, before=before)
     session = Session(call, file, subject, way)
     if plan:
@@ -155,14 +157,15 @@ def _given(file: PlaybookFile, texts: Collection[str]) -> dict[str, str]:
     Raises:
         UsageError: a text is not INPUT=VALUE, or the runbook has no such input.
     """
+    from orchestrator.flows.runbook_inputs import unknown_input
+
     given: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise UsageError(f"--set takes INPUT=VALUE; {text!r} is not that")
         if name not in file.playbook.inputs:
-            names = ", ".join(file.playbook.inputs) or "none"
-            raise UsageError(f"runbook {file.playbook.name} has no input {name!r}", evidence=[f"inputs: {names}"])
+            raise unknown_input(file.playbook, name)
         if value.startswith("-"):
             raise UsageError(f"the value of {name} begins with '-', which would be taken for a flag")
         given[name] = value
@@ -175,11 +178,15 @@ def _steps(file: PlaybookFile, flag: str, text: str) -> tuple[str, ...]:
     Raises:
         UsageError: there is no such step.
     """
+    from orchestrator.config.mistakes import did_you_mean
+
     named = tuple(part.strip() for part in text.split(",") if part.strip())
     known = [step.id for step in file.playbook.steps]
     for name in named:
         if name not in known:
-            raise UsageError(f"--{flag}: there is no step {name!r} in {file.playbook.name}", evidence=[f"steps: {', '.join(known)}"])
+            near = did_you_mean(name, known).replace("Allowed", "steps")
+            step = f"fab runbook.show {file.playbook.name}"
+            raise UsageError(f"--{flag}: there is no step {name!r} in {file.playbook.name}", evidence=[near], next_step=step)
     return named
 
 

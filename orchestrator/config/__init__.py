@@ -6,7 +6,7 @@ Importing this package imports pydantic and PyYAML; the command line imports it 
 from orchestrator.config.compose import Overlay, base_launch, compose_launch, expectations, policy, requirements
 from orchestrator.config.hooks import BeforeHookModel, HookModel, Hooks, WebhookModel
 from orchestrator.config.inventory import Inventory, NamedHost
-from orchestrator.config.loader import load_inventory
+from orchestrator.config.loader import load_inventory, load_profiles
 from orchestrator.config.models import Backend, Container, Host, Place, Service, Variant
 from orchestrator.config.routers import Replica, Router
 from orchestrator.config.secrets import resolve_router_key, resolve_secrets, resolve_webhook
@@ -35,6 +35,7 @@ __all__ = [
     "compose_launch",
     "expectations",
     "load_inventory",
+    "load_profiles",
     "policy",
     "requirements",
     "resolve_router_key",

@@ -52,6 +52,20 @@ def load_inventory(directory: Path) -> Inventory:
     return inventory
 
 
+def load_profiles(directory: Path) -> Inventory:
+    """Only the backend and tuning profiles below a folder, which need no hosts.
+
+    Raises:
+        ConfigError: as :func:`load_inventory`.
+    """
+    backends = _load_folder(directory, "backends", Backend)
+    tuning = _load_folder(directory, "tuning", TuningProfile)
+    mistakes = [*backends.mistakes, *tuning.mistakes]
+    if mistakes:
+        raise _config_error(directory, mistakes, [*sections_of("backend", backends.mistakes), *sections_of("tuning", tuning.mistakes)])
+    return Inventory(directory, backends=backends.models, tunings=tuning.models)
+
+
 def _config_error(directory: Path, mistakes: Sequence[Mistake], sections: Sequence[str]) -> ConfigError:
     in_order = sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line))
     lines = list(dict.fromkeys(str(mistake) for mistake in in_order))

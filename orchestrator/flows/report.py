@@ -18,6 +18,7 @@ from orchestrator.results.course import read_course
 from orchestrator.results.history import History, Wanted, look_up
 from orchestrator.results.kept_runs import KeptRun
 from orchestrator.results.report_data import AccountedRun, Change, Report, ServiceReport, Timing
+from orchestrator.results.run_names import any_kept, no_runs
 from orchestrator.results.runs import runs_root
 from orchestrator.results.sglang_benchmark import cases
 
@@ -34,6 +35,8 @@ def chosen_runs(names: Sequence[str], wanted: Wanted, root: Path | None = None) 
         return sorted(runs.values(), key=lambda run: run.record.started), History()
     found = look_up(folder, wanted)
     if not found.entries:
+        if not any_kept(folder):
+            raise no_runs(folder)
         raise UsageError(f"there is no such run in {folder}", next_step="fab history")
     return [open_run(entry.name, folder) for entry in reversed(found.entries)], found
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from orchestrator.config import playbook_words as words
 from orchestrator.config.playbook import Condition, InputReference, Playbook, RunReference, Step, Stop, Value
 from orchestrator.errors import OrchestratorError, RefusedError, UsageError
+from orchestrator.flows.runbook_inputs import unknown_input
 from orchestrator.results.runbook_record import CutOff, Recorded, RunbookRecord, StepRecord
 from orchestrator.results.runs import operator_name
 
@@ -153,8 +154,7 @@ def filled_in(playbook: Playbook, given: Mapping[str, str]) -> dict[str, str]:
     """
     unknown = sorted(given.keys() - playbook.inputs.keys())
     if unknown:
-        names = ", ".join(playbook.inputs) or "none"
-        raise UsageError(f"runbook {playbook.name} has no input {unknown[0]!r}", evidence=[f"inputs: {names}"])
+        raise unknown_input(playbook, unknown[0])
     values = {**defaults(playbook), **given}
     missing = [f"--set {name}=VALUE: {item.about}" for name, item in playbook.inputs.items() if name not in values]
     if missing:

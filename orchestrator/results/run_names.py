@@ -9,6 +9,14 @@ from pathlib import Path
 from orchestrator.errors import UsageError
 
 LAST = "last"
+MAKES_A_RUN = "relaunch, launch, teardown, rollback, roll, sweep, prep, measure, budget, profile and runbook.run keep one each"
+FIRST_RUN = "fab measure   # times the server that runs and changes nothing; ORCHESTRATOR_RUNS names another folder of runs"
+"""What to type for a first run."""
+
+
+def no_runs(root: Path) -> UsageError:
+    """There is none at all yet."""
+    return UsageError(f"there are no runs in {root.absolute()} yet", evidence=[MAKES_A_RUN], next_step=FIRST_RUN)
 
 
 def find_run(name: str, root: Path, newest: Callable[[], Path | None]) -> Path:
@@ -24,7 +32,7 @@ def find_run(name: str, root: Path, newest: Callable[[], Path | None]) -> Path:
     if name == LAST:
         found = newest()
         if found is None:
-            raise UsageError(f"there are no runs in {root}", next_step="fab relaunch or fab measure, which keep one")
+            raise no_runs(root)
         return found
     for path in (Path(name).expanduser(), root / name):
         if name and path.is_dir():
@@ -35,6 +43,11 @@ def find_run(name: str, root: Path, newest: Callable[[], Path | None]) -> Path:
     if fitting:
         raise UsageError(f"{len(fitting)} runs begin with {name}", evidence=fitting[:10], next_step="fab show, with more of the name")
     raise UsageError(f"no run {name}, neither here nor in {root}", next_step="fab history")
+
+
+def any_kept(root: Path) -> bool:
+    """Whether any folder of a run lies there."""
+    return root.is_dir() and any(path.is_dir() for path in root.iterdir())
 
 
 def _beginning_with(name: str, root: Path) -> Sequence[str]:

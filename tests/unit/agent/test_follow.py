@@ -143,6 +143,15 @@ def test_the_last_lines_of_a_log_come_without_secrets(tmp_path: Path) -> None:
     assert end.launch_id == "l1"
 
 
+def test_a_launch_or_an_order_that_is_not_there_says_where_those_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(AgentRefusal, match="no log of launch L9") as refused:
+        logs(wire.LogRequest("glm5", str(tmp_path), "L9", 10, False), lambda *_: None)
+    assert str(refused.value.failure.next_step).startswith("fab rollback --list")
+    with pytest.raises(AgentRefusal, match="there is no order O9") as refused:
+        follow(wire.OrderReference("glm5", str(tmp_path), "O9"), lambda *_: None)
+    assert refused.value.failure.next_step == "fab status"
+
+
 def test_logs_of_nothing_are_refused(tmp_path: Path) -> None:
     open_order(tmp_path)
     with pytest.raises(AgentRefusal, match="nothing was launched"):

@@ -17,6 +17,7 @@ import fabric.main  # type: ignore[import-untyped]
 import pytest
 
 from orchestrator.cli import edge, program
+from orchestrator.folders import shipped_profiles
 from tests.rig.documents import checked
 from tests.unit.flows.samples import write_inventory
 
@@ -232,6 +233,22 @@ def test_a_mistake_in_the_inventory_is_named_by_file_and_line(front_end: FrontEn
     done = front_end.run("hosts")
     assert "services/glm5.yml:6: port:" in done.said
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("verb", ["backends", "tunings"])
+def test_without_an_inventory_the_shipped_profiles_are_shown_and_where_they_lie(orchestrator: FrontEnd, verb: str) -> None:
+    elsewhere = dataclasses.replace(orchestrator, folder=orchestrator.folder / "elsewhere")
+    (orchestrator.folder / "inventory").rename(orchestrator.folder / "kept")
+    elsewhere.folder.mkdir()
+    shown = elsewhere.run(verb)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    said = " ".join(shown.stdout.split())
+    assert "no inventory here: these come with the program and lie in" in said
+    assert {"backends": "flashinfer_cutlass", "tunings": "observe"}[verb] in said
+    assert checked(elsewhere.run(verb, "--json").stdout)["inventory"] == str(shipped_profiles())
+    assert elsewhere.run(verb, "--inventory", "nowhere").returncode == 2
+    assert elsewhere.run("hosts").returncode == 2
+    assert "come with the program" not in elsewhere.run(verb, "--inventory", str(orchestrator.folder / "kept")).stdout
 
 
 @pytest.mark.parametrize("verb", ["hosts", "services", "backends"])

@@ -54,6 +54,15 @@ def test_history_is_one_line_a_run(kept: Box, monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
+@pytest.mark.parametrize("words_", [("history",), ("show",), ("report",), ("export",)])
+def test_before_the_first_run_it_is_told_what_makes_one(box: Box, words_: tuple[str, ...]) -> None:
+    ended = run(box, *words_)
+    assert ended.code == (0 if words_ == ("history",) else 2)
+    said = words(ended.out + ended.err)
+    assert "relaunch, launch, teardown, rollback, roll, sweep, prep, measure, budget, profile and runbook.run keep one each" in said
+    assert "next: fab measure # times the server that runs and changes nothing" in said
+
+
 def test_history_as_json_has_every_figure(kept: Box) -> None:
     document = run(kept, "history", "--verb", "measure", "--limit", "1", "--json").document
     assert (document["schema"], document["verb"]) == ("1", "history")

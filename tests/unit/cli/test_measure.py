@@ -34,6 +34,12 @@ from tests.unit.flows.samples import healthy_agent
 
 __all__ = ["box"]
 
+
+def test_a_mistyped_list_of_batch_sizes_says_what_to_read(box: Box) -> None:
+    ended = box.run(healthy_agent(), "measure", "--batch", "1;4")
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, "next: fab measure --help")
+
+
 GAPS = Gaps(0.0099, 0.0101, 0.011, 0.02, 255)
 REPEAT = RepeatTiming(1000.0, 3.0, [0.05], 0.01, 2.55, 255, GAPS, 100.0, 100.0, 256, 256, 256)
 GPU = GpuSeries(0, "GPU-0", "NVIDIA B200", 9, sm_clock=[1900.0, 1980.0, 1980.0], power=[290.0, 300.0, 310.0])

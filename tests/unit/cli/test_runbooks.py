@@ -98,6 +98,34 @@ def test_one_document_holds_those_of_the_steps(own: Box) -> None:
     assert Path(document["run"]).is_dir()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["--set", "backend=flashinfer_cutedls", "--plan"],
+            ["did you mean flashinfer_cutedsl?", "profiles: ", "next: fab backends"],
+        ),
+        (["--set", "backend=flashinfer_cutedls", "--yes"], ["--set backend: there is no backend profile", "next: fab backends"]),
+        (["--set", "bakend=auto", "--plan"], ["has no input 'bakend'", "did you mean backend?", "next: fab runbook.show own"]),
+        (["--set", "backend", "--plan"], ["--set takes INPUT=VALUE", "next: fab runbook.run --help"]),
+        ([*RUN[2:], "--from", "swich", "--plan"], ["no step 'swich' in own", "did you mean switch?", "next: fab runbook.show own"]),
+        ([*RUN[2:], "--done", "tlak", "--plan"], ["no step 'tlak' in own", "did you mean talk?", "next: fab runbook.show own"]),
+    ],
+)
+def test_what_is_mistyped_is_refused_with_the_nearest_name_and_what_to_type(own: Box, words: list[str], told: list[str]) -> None:
+    ended = own.run(healthy_agent(), "runbook.run", "own", *words)
+    assert ended.code == 2
+    assert [text for text in told if text not in " ".join(ended.err.split())] == []
+    assert own.runs == []
+
+
+def test_the_inputs_of_shipped_runbooks_are_looked_up(box: Box) -> None:
+    several = box.run(healthy_agent(), "runbook.run", "backend-bakeoff", "--set", "backends=flashinfer_cutedsl,marln", "--plan")
+    assert (several.code, "--set backends: there is no backend profile 'marln'" in several.err) == (2, True)
+    new = box.run(healthy_agent(), "runbook.run", "adopt-a-server", "--set", "name=quite-new", "--plan")
+    assert new.code == 0, new.err
+
+
 def test_without_yes_and_without_a_terminal_nothing_is_begun(own: Box) -> None:
     ended = own.run(healthy_agent(), *RUN)
     assert ended.code == 2
