@@ -11,6 +11,7 @@ from orchestrator.agent import correctness, way_back, wire
 from orchestrator.agent.arguments import serve_arguments
 from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.differences import NOISE, NOISE_PREFIXES, steers
+from orchestrator.agent.discovery import own_servers
 from orchestrator.agent.http import Client
 from orchestrator.agent.journal import ServiceLock
 from orchestrator.agent.known_launches import shown
@@ -30,6 +31,8 @@ from orchestrator.agent.wire_launches import Adopted, AdoptReport, AdoptRequest
 
 _PROVE_SECONDS = 120.0
 _SCORE_SECONDS = 60.0
+_MOST_SHOWN = 300
+"""Characters of a line about a server that was not meant."""
 
 
 def adopt(request: AdoptRequest, emit: Callable[[str, Any], None]) -> AdoptReport:
@@ -66,10 +69,21 @@ def adopt(request: AdoptRequest, emit: Callable[[str, Any], None]) -> AdoptRepor
     )
 
 
+def _no_server(request: AdoptRequest) -> AgentRefusal:
+    """Nothing serves on that port: on which ones servers are, or load."""
+    others = [server.info for server in own_servers(request.state_root)]
+    what = f"no SGLang server runs on port {request.port}"
+    if not others:
+        return AgentRefusal("refused", what, ["no process here is one, on any port"], "ss -ltnp; name its port: --port N")
+    evidence = [f"--port {other.port}: process {other.main.pid}, {' '.join(other.arguments)}"[:_MOST_SHOWN] for other in others]
+    ports = ", ".join(str(other.port) for other in others)
+    return AgentRefusal("refused", f"{what}, but on {ports}", evidence, "--port with one of these")
+
+
 def _server(request: AdoptRequest) -> Server:
     server = find_server(request.port)
     if server is None:
-        raise AgentRefusal("refused", f"no SGLang server runs on port {request.port}", next_step="ss -ltnp; name its port: --port N")
+        raise _no_server(request)
     if request.expected is not None and server.main.id != request.expected:
         raise AgentRefusal("refused", f"another server (process {server.main.pid}) is there now than was shown; look again")
     if server.manager.kind == wire.ManagerKind.UNSUPPORTED:
