@@ -126,10 +126,10 @@ class Call:
         self._problem = problem
         if silently:
             return problem.exit_code
-        self.screen.close()
-        self.screen.error(error_blocks(problem.message, problem.evidence, problem.next_step, problem.see))
         if self.run is not None:
             self.run.keep("error.json", problem)
+        self.screen.close()
+        self.screen.error(error_blocks(problem.message, problem.evidence, problem.next_step, problem.see))
         return problem.exit_code
 
     def line(self, answer: Any, code: int, error: OrchestratorError | None = None) -> None:

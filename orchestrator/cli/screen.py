@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from orchestrator.agent import wire
 from orchestrator.cli import text
@@ -112,7 +112,7 @@ class Screen:
         """
         if isinstance(error, BrokenPipeError) and not self.outlives_reader:
             raise error
-        _discard(stream)
+        discard(stream)
         message = f"standard output can't be written: {error.strerror or error}"
         if not self.outlives_reader:
             raise OrchestratorError(message, next_step="df -h, or another file") from None
@@ -229,7 +229,7 @@ class Screen:
         self.event(*notice_line(fate))
 
 
-def _discard(stream: TextIO) -> None:
+def discard(stream: IO[str]) -> None:
     """Let what is still buffered for a reader who has left go nowhere, instead of failing at the interpreter's last flush."""
     with contextlib.suppress(OSError):  # no file of the system's
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.agent import wire
 from orchestrator.cli import text
 from orchestrator.cli.blocks import Block, Line, Tone, note_lines, part_aside, wrapped
-from orchestrator.cli.screen import EVENT_INDENTATION, LEAST_WIDTH, Screen
+from orchestrator.cli.screen import EVENT_INDENTATION, LEAST_WIDTH, Screen, discard
 from orchestrator.remote.waiting import LONGEST_DEAF, listening
 from orchestrator.results.redaction import Redactor
 
@@ -130,8 +130,7 @@ class TerminalScreen(Screen):
         try:
             yield
         except KeyboardInterrupt:
-            with contextlib.suppress(OSError):  # a terminal that is gone must not hide what it was interrupted by
-                self._write(self._console, "")  # what is said of it gets a line of its own
+            self._write(self._console, "")  # what is said of it gets a line of its own
             raise
         finally:
             self._asks = False
@@ -170,7 +169,11 @@ class TerminalScreen(Screen):
     def _write(self, console: Console, line: str, tone: Tone = "", time_of_day: str = "", aside: str = "") -> None:
         from rich.text import Text
 
-        console.print(Text.assemble((time_of_day, "dim"), (self.redactor.text(line), _STYLES[tone]), (aside, _STYLES["quiet"])))
+        shown = Text.assemble((time_of_day, "dim"), (self.redactor.text(line), _STYLES[tone]), (aside, _STYLES["quiet"]))
+        try:
+            console.print(shown)
+        except OSError:  # the terminal has gone: SIGHUP ends what it ends, and nothing of that may hang on what is shown
+            discard(console.file)
 
     @property
     def interactive(self) -> bool:
@@ -180,7 +183,7 @@ class TerminalScreen(Screen):
         try:
             with self._question():
                 answer = _typed(f"{question} [y/N] ")
-        except EOFError:
+        except (EOFError, OSError):
             return False
         return answer.strip().lower() in {"y", "yes"}
 
@@ -190,7 +193,7 @@ class TerminalScreen(Screen):
             try:
                 with self._question():
                     given = _typed(f"{question}: ").strip().lower()
-            except EOFError:
+            except (EOFError, OSError):
                 return otherwise
             if given in letters:
                 return letters[given]
@@ -199,15 +202,15 @@ class TerminalScreen(Screen):
         try:
             with self._question():
                 return _typed(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
-        except EOFError:
+        except (EOFError, OSError):
             return None
 
     def close(self) -> None:
         with self._guard:
             if self._live is not None:
-                with _whole():
+                with _whole(), contextlib.suppress(OSError):  # the terminal may have gone
                     self._live.stop()
-                    self._live = None
+                self._live = None
             self._now = None
             self._watched = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -143,6 +144,31 @@ def test_a_second_ctrl_c_on_a_terminal_leaves_it_running(served: Operator) -> No
         assert shown.exit_code() == 130
         assert "goes on in" in shown.text
     assert served.run("attach").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_closed_at_the_question_leaves_it_running(served: Operator) -> None:
+    folder = state(served.layout)
+    with on_a_terminal(served, *RELAUNCH, "flashinfer_cutlass") as shown:
+        shown.wait_for("DRAINING")
+        shown.interrupt()
+        shown.wait_for("[y/N]")
+        shown.close()
+        assert shown.process.wait(PATIENCE) == 128 + signal.SIGHUP
+    order_id = folder.order_ids()[-1]
+    (run,) = served.runs.glob("*-relaunch-*")
+    told = json.loads((run / "error.json").read_text())
+    assert (told["category"], told["exit_code"]) == ("interrupted", 128 + signal.SIGHUP)
+    assert f"the relaunch {order_id} goes on in {QUICK}" in told["message"]
+    assert told["evidence"] == ["stopped by SIGHUP: the terminal has gone"]
+    attached = served.run("attach", "--order", order_id)
+    assert attached.returncode == 0, attached.stderr
+    states = [entry.state for entry in read_journal(folder.order_folder(order_id) / "journal.jsonl")]
+    assert states[-1] == "DONE"
+    assert states == list(dict.fromkeys(states)), "nobody has asked it to stop"
+    locks = served.ask("lock.status")["lock"]
+    assert (locks["person"], locks["order"]["live"]) == (None, False)
+    assert served.ask("status")["report"]["server"]["backend"] == "flashinfer_cutlass"
 
 
 @pytest.mark.slow

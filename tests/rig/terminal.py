@@ -29,6 +29,7 @@ class Terminal:
         self.process = process
         self.raw = ""
         self._master = master
+        self._closed = False
 
     @property
     def text(self) -> str:
@@ -57,6 +58,12 @@ class Terminal:
         self.read()
         return self.process.wait(1)
 
+    def close(self) -> None:
+        """Close the window: the program gets SIGHUP, and nothing can be written any more."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._master)
+
     def read(self) -> str:
         """All of the text so far."""
         with suppress(OSError):
@@ -75,9 +82,10 @@ def on_a_terminal(
     words = ["setsid", "--ctty", *argv]  # its controlling terminal, so that a typed Ctrl-C is a SIGINT (util-linux; it becomes the program)
     process = subprocess.Popen(words, env={**environment, "TERM": "xterm"}, cwd=folder, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
+    terminal = Terminal(process, master)
     try:
-        yield Terminal(process, master)
+        yield terminal
     finally:
         process.kill()
         process.wait()
-        os.close(master)
+        terminal.close()
