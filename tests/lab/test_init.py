@@ -248,7 +248,7 @@ def test_a_person_is_asked_for_what_is_missing(newcomer: Newcomer, terminals: li
     assert list(inventory.services) == ["glm-5-nvfp4"]
     assert "a relaunch would" in terminal.shown, "the diagnosis"
     assert "by hand this would be" in terminal.shown, "the plan"
-    assert "fab relaunch --host mybox --service glm-5-nvfp4 --backend NAME --plan" in terminal.shown
+    assert "-m orchestrator relaunch --host mybox --service glm-5-nvfp4 --backend NAME --plan" in terminal.shown
 
 
 @pytest.mark.parametrize("question", ["are these the host's keys? [y/N] ", "to be called in the inventory [", "files to"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from orchestrator.agent import wire
 from orchestrator.agent.wire_launches import BootReport, KnownLaunch, LaunchesReport
 from orchestrator.cli.boot_text import comes_back_lines
@@ -74,6 +76,20 @@ def test_status_tells_of_restarts_and_of_a_server_that_was_given_up(box: Box) ->
     assert "starts it again" not in box.run(healthy_agent(survey=[answer(survey(server=theirs))]), "status").out
     off = comes_back_lines(dataclasses.replace(UNIT, armed=False))
     assert "is off" in off[0]
+
+
+def test_the_file_that_is_written_is_the_one_that_was_shown(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/local/bin/orchestrator"])
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/local/bin/{name}")
+    words = ("adopt", "--host", "gpu1", "--port", "30500")
+    agent = FakeAgent(
+        adopt=[answer(found()), answer(found()), answer(found(recorded="R"))], preflight=[answer(preflight(differences=[]))] * 2
+    )
+    shown = box.run(agent, *words, "--print").out
+    assert box.run(agent, *words, "--yes").code == 0
+    text = (box.folder / "inventory" / "services" / "new.yml").read_text()
+    assert "Written by orchestrator adopt" in text
+    assert text in shown
 
 
 def test_adopt_prints_or_plans_or_writes(box: Box) -> None:
