@@ -57,6 +57,7 @@ VERBS: Dict[str, Verb] = {
     "budget": Verb("budget", "budget", "BudgetRequest", types="wire_budget"),
     "profile": Verb("profile", "profile", "ProfileRequest", types="wire_budget"),
     "router": Verb("box_router", "router", "RouterRequest", ends_with_reader=False, types="wire_router"),
+    "rolling": Verb("roll_lock", "rolling", "RollLockRequest", ends_with_reader=False, types="wire_router"),
     "quiet": Verb("quiet", "quiet", "QuietRequest", types="wire_router"),
     "doctor": Verb("doctor", "doctor", "DoctorRequest", types="wire_host"),
     "discover": Verb("discovery", "discover", "DiscoverRequest", types="wire_discovery"),

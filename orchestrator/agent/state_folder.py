@@ -38,6 +38,7 @@
       somebodys-unit                  the unit of somebody's in which the service's server was found last
       lock                            held (flock) by the supervisor while an order is open
       held.json     600               a person's lock: wire.PersonLock
+      rolled.json   600               the lock of a roll behind the router that this service is a replica of: wire_router.RollLock
     ROOT/.gpus/UUID 600               held (flock) by the supervisor of an order that may use this GPU; names it (wire.GpuLock)
 """
 
@@ -66,6 +67,7 @@ class StateFolder:
         self.orders = self.path / "orders"
         self.lock = self.path / "lock"
         self.held = self.path / "held.json"
+        self.rolled = self.path / "rolled.json"
         self._sequence = self.path / "sequence"
 
     def create(self) -> None:

@@ -197,3 +197,51 @@ class QuietReport:
     quiet: bool
     load: Optional[int]
     waited: float
+
+
+class RollLockAction:
+    """The values of :attr:`RollLockRequest.action`."""
+
+    STATUS = "status"
+    TAKE = "take"
+    RELEASE = "release"
+
+
+@record(frozen=True)
+class RollLock:
+    """Who rolls the replicas of a router, or did when that was cut off.
+
+    `roll` is its run folder's name on the operator's side, `token` what tells it from another of that name. `operator` is ``user@host``,
+    `since` Unix time.
+    """
+
+    router: str
+    roll: str
+    token: str
+    operator: str
+    since: float
+
+
+@record(frozen=True)
+class RollLockRequest:
+    """Look at the lock of the roll behind a router, take it for `roll`, or release the one of `token`.
+
+    `service` is the replica that it lies with. `instead_of` is the token of a lock that is given up for it.
+    """
+
+    service: str
+    state_root: str
+    action: str = RollLockAction.STATUS
+    router: str = ""
+    roll: str = ""
+    token: str = ""
+    operator: str = ""
+    instead_of: Optional[str] = None
+
+
+@record(frozen=True)
+class RollLockStatus:
+    """`held` is the lock that stands now, `released` one that this has ended."""
+
+    held: Optional[RollLock] = None
+    released: Optional[RollLock] = None

@@ -31,7 +31,7 @@ _CHANGE = ("backend", "service", "accept_drift", "force", "sequential", "grace",
         "service": "Only these replicas, by their services, with commas.",
         "resume": "Take up a roll again that was cut off: its run folder, or without a value the newest of the router.",
         "repair": "Have in again what the router's list lacks and serves, and nothing else.",
-        "force": "Overrule refused checks, except those that protect somebody else's work.",
+        "force": "Overrule refused checks, except those that protect somebody else's work. With --repair: give up the roll that stands.",
         "plan": "Show what would be done and stop.",
         "yes": "Do not ask.",
         "reason": "Why, for the journals and for whoever looks next.",
@@ -73,8 +73,9 @@ def roll(
     call.screen.note(f"inventory {loaded.label}")
     fleet = fleet_of(call, loaded, choose_router(loaded, router, services))
     if repair:
-        _refuse("--repair has the router's list mended and changes no server", [*given, *(["resume"] if resume else [])])
-        return _repair(call, fleet, plan_only=plan, yes=yes)
+        unfit = [name for name in given if name != "force"]
+        _refuse("--repair has the router's list mended and changes no server", [*unfit, *(["resume"] if resume else [])])
+        return _repair(call, fleet, give_up=force, plan_only=plan, yes=yes)
     if resume is not None:
         _refuse("--resume goes on with what the roll was begun with", given)
         return _resume(call, fleet, resume if isinstance(resume, str) else None, plan_only=plan, yes=yes)
@@ -220,18 +221,19 @@ def _carry_on(call: Call, hands: Roll, fleet: Fleet) -> int:
     return standing.exit_code
 
 
-def _repair(call: Call, fleet: Fleet, *, plan_only: bool, yes: bool) -> int:
+def _repair(call: Call, fleet: Fleet, *, give_up: bool, plan_only: bool, yes: bool) -> int:
     from orchestrator.cli.documents.rolls import Repaired
-    from orchestrator.cli.roll_text import repair_blocks
+    from orchestrator.cli.roll_text import question, repair_blocks
     from orchestrator.flows.roll_repair import Finding, plan_repair, repair
 
     planned = plan_repair(fleet, call.screen.note)
     call.screen.show(repair_blocks(planned))
     code = ServiceDownError.exit_code if planned.left else 0
-    if plan_only or not planned.to_mend:
+    ends = give_up and planned.rolling is not None
+    if plan_only or not (planned.to_mend or ends):
         call.answer(Repaired(planned, []))
         return code
-    if not asked(call, f"have {len(planned.to_mend)} replicas in router {planned.router} again?", yes=yes):
+    if not asked(call, question(planned, ends=ends), yes=yes):
         raise RefusedError("not confirmed, nothing was touched")
     mended: list[str] = []
 
@@ -239,6 +241,6 @@ def _repair(call: Call, fleet: Fleet, *, plan_only: bool, yes: bool) -> int:
         mended.append(finding.service)
         call.screen.event(f"{finding.service} is in the router again", "good")
 
-    repair(fleet, planned, call.screen, done)
+    repair(fleet, planned, call.screen, done, give_up=give_up)
     call.answer(Repaired(planned, mended))
     return code

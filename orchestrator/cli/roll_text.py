@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.blocks import Block, Line, Table, Tone
 from orchestrator.cli.documents.rolls import PlannedReplica, ReplicaEnd, Rolled, RollPlanData, RollPlanned
 from orchestrator.cli.text import duration
+from orchestrator.flows.roll_lock import rolled_by
 from orchestrator.flows.roll_plan import ReplicaPlan, RollPlan
 from orchestrator.flows.roll_repair import Mend, RepairPlan
 from orchestrator.results.roll import Growth, Standing, by_words, clients
@@ -199,7 +200,16 @@ def repair_blocks(plan: RepairPlan) -> list[Block]:
     ]
     if plan.strangers:
         blocks.append(Line(f"note: workers that the inventory does not know, which are left alone: {', '.join(plan.strangers)}"))
+    if plan.rolling is not None:
+        blocks.append(Line(f"note: a roll stands behind it: {rolled_by(plan.rolling)}", "warn"))
     return [*blocks, Line()]
+
+
+def question(plan: RepairPlan, *, ends: bool) -> str:
+    """What is asked before a repair. `ends`: the roll that stands is given up."""
+    mended = f"have {len(plan.to_mend)} replicas in router {plan.router} again" if plan.to_mend else ""
+    given_up = f"give up the roll {rolled_by(plan.rolling)}" if ends and plan.rolling is not None else ""
+    return " and ".join(part for part in (mended, given_up) if part) + "?"
 
 
 def _mend(mend: str) -> str:

@@ -9,6 +9,7 @@ that a roll whose operator was killed goes on from what is known, and asks the b
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,6 @@ from orchestrator.errors import (
     InterruptedByOperatorError,
     OrchestratorError,
     RefusedError,
-    RouterError,
     UnfinishedOrderError,
 )
 from orchestrator.flows.attach import attach, resume
@@ -29,6 +29,7 @@ from orchestrator.flows.order import Confirm, Interruption
 from orchestrator.flows.plan import Plan
 from orchestrator.flows.quietly import Quietly
 from orchestrator.flows.relaunch import relaunch
+from orchestrator.flows.roll_lock import RouterLock
 from orchestrator.flows.roll_plan import Fleet, RollPlan, options_for
 from orchestrator.flows.roll_router import RollRouter, ended_words, quiet_words
 from orchestrator.flows.sweep import SweepObserver, TakeUp
@@ -69,7 +70,7 @@ def begin(journal: RollJournal, plan: RollPlan, allowed: Allowed) -> None:
         return
     replicas = [item.replica for item in plan.replicas]
     ids = ids_of(plan.view, list(plan.workers))
-    journal.append(Begun(plan.router, plan.backend, replicas, operator_name(), plan.before, ids, allowed))
+    journal.append(Begun(plan.router, plan.backend, replicas, operator_name(), plan.before, ids, allowed, secrets.token_hex(8)))
     for item in plan.replicas:
         if item.already:
             journal.append(Skipped(item.replica.service))
@@ -101,6 +102,7 @@ class Roll:
         self._ask = interruption
         self._take_up = take_up
         self._router = RollRouter(fleet)
+        self._lock = RouterLock(fleet)
         self._stopping = False
 
     @property
@@ -112,9 +114,11 @@ class Roll:
 
         Raises:
             UnfinishedOrderError: its order was cut off too, and `take_up` says no to bringing that to its end.
+            LockedError: another roll goes on behind that router.
             RouterError, ServiceDownError, UnreachableError, InterruptedByOperatorError: see :meth:`carry_on`.
         """
         with self._resumable():
+            self._take_lock()
             while isinstance(action := next_action(self.standing), Look | Return | PutIn):
                 self._do(action)
 
@@ -123,10 +127,12 @@ class Roll:
 
         Raises:
             RouterError: the router does not answer, or does not do what it has accepted; or it was restarted and has forgotten replicas.
-            ServiceDownError, LockedError, UnreachableError: see :func:`orchestrator.flows.relaunch.relaunch`.
+            LockedError: another roll goes on behind that router, or somebody else changes a replica.
+            ServiceDownError, UnreachableError: see :func:`orchestrator.flows.relaunch.relaunch`.
             InterruptedByOperatorError: Ctrl-C. Each of these leaves a roll that can be taken up again.
         """
         with self._resumable():
+            self._take_lock()
             while (action := next_action(self.standing)) is not None:
                 if isinstance(action, Take):
                     self._take(action.service)
@@ -135,6 +141,10 @@ class Roll:
                 else:
                     self._do(action)
         return self.standing
+
+    def _take_lock(self) -> None:
+        if self.standing.finished is None:
+            self._lock.take(self._journal.path.parent.name, self.standing.begun.token)
 
     def _do(self, action: Look | Return | PutIn) -> None:
         if isinstance(action, Look):
@@ -290,8 +300,12 @@ class Roll:
             view = self._fleet.asked.look()
             after = counted(view.counters)
             restarted = was_restarted(standing, view, after)
-        except (RouterError, OrchestratorError) as error:
+        except OrchestratorError as error:
             said += f"; the router can't be asked for its counters: {error.message}"
+        try:
+            self._lock.release(standing.begun.token)
+        except OrchestratorError as error:
+            said += f"; its lock could not be released: {error.message}"
         self._journal.append(Finished(standing.exit_code, said, after, restarted))
 
     @contextmanager

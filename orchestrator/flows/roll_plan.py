@@ -16,6 +16,7 @@ from orchestrator.flows.plan import Plan
 from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.quietly import Quietly
 from orchestrator.flows.relaunch import relaunch
+from orchestrator.flows.roll_lock import RouterLock
 from orchestrator.flows.router import Asked, asked_by
 from orchestrator.flows.target import Connect, Target, connect
 from orchestrator.results.roll import Standing, counted
@@ -159,8 +160,9 @@ def plan_roll(
 
     Raises:
         RouterError: the router can't be asked.
-        UnreachableError, LockedError: a replica's place can't be reached, or somebody else changes it.
+        UnreachableError, LockedError: a replica's place can't be reached, or somebody else changes it, or rolls behind that router.
     """
+    RouterLock(fleet).refuse_others("" if standing is None else standing.begun.token)
     note(f"asking router {fleet.router.name} for its workers")
     view = fleet.asked.look()
     planned = []

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.agent.wire_router import RouterView, Worker, plain_url
+from orchestrator.agent.wire_router import RollLock, RouterView, Worker, plain_url
 from orchestrator.errors import OrchestratorError
 from orchestrator.flows import look
 from orchestrator.flows.observer import Observer
+from orchestrator.flows.roll_lock import RouterLock
 from orchestrator.flows.roll_plan import Fleet
 from orchestrator.flows.roll_router import SERVING
 
@@ -45,12 +46,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class RepairPlan:
-    """Shown before the question. `strangers` are workers that the inventory does not know."""
+    """Shown before the question. `strangers` are workers that the inventory does not know; `rolling` is the roll whose lock stands."""
 
     router: str
     url: str
     findings: Sequence[Finding]
     strangers: Sequence[str]
+    rolling: RollLock | None = None
 
     @property
     def to_mend(self) -> list[Finding]:
@@ -75,7 +77,15 @@ def plan_repair(fleet: Fleet, note: Callable[[str], None] = lambda text: None) -
         findings.append(_finding(fleet, replica.service, replica.worker, view))
     known = {plain_url(url) for url in fleet.workers}
     strangers = [worker.url for worker in view.workers if plain_url(worker.url) not in known]
-    return RepairPlan(fleet.router.name, fleet.router.url, findings, strangers)
+    return RepairPlan(fleet.router.name, fleet.router.url, findings, strangers, _rolling(fleet, note))
+
+
+def _rolling(fleet: Fleet, note: Callable[[str], None]) -> RollLock | None:
+    try:
+        return RouterLock(fleet).standing()
+    except OrchestratorError as error:
+        note(f"whether somebody rolls behind it can't be asked: {error.message}")
+        return None
 
 
 def _finding(fleet: Fleet, service: str, url: str, view: RouterView) -> Finding:
@@ -116,15 +126,27 @@ def _state(worker: Worker | None) -> str:
     return "in, its model unknown" if worker.healthy else "in, not healthy"
 
 
-def repair(fleet: Fleet, plan: RepairPlan, observer: Observer, done: Callable[[Finding], None] = lambda finding: None) -> None:
-    """Have in what the plan says; `done` hears of each as it is in.
+def repair(
+    fleet: Fleet,
+    plan: RepairPlan,
+    observer: Observer,
+    done: Callable[[Finding], None] = lambda finding: None,
+    *,
+    give_up: bool = False,
+) -> None:
+    """Have in what the plan says; `done` hears of each as it is in. `give_up` ends the lock of the roll that stands, whoever's it is.
 
     Raises:
+        LockedError: a roll of somebody else's stands, or one that is at work, and it is not given up.
         RouterError: the router does not take one, or does not answer.
     """
+    if plan.rolling is not None and not give_up:
+        RouterLock(fleet).refuse_others()
     for finding in plan.to_mend:
         observer.note(f"having {finding.service} in router {plan.router}")
         if finding.mend == Mend.ADD_AGAIN:
             fleet.asked.remove(finding.worker)
         fleet.asked.add(finding.worker, fleet.worker_key(finding.service, observer), fleet.router.join)
         done(finding)
+    if plan.rolling is not None and give_up:
+        RouterLock(fleet).release(plan.rolling.token)

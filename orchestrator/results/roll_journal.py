@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 from orchestrator.errors import UsageError
@@ -63,6 +64,27 @@ def unfinished(router: str, root: Path | None = None) -> Path | None:
         if standing.begun.router == router:
             return path.parent.absolute() if standing.finished is None else None
     return None
+
+
+def is_cut_off(name: str, token: str, root: Path | None = None) -> bool:
+    """Whether the roll of that name and token was begun here and no process carries it on."""
+    path = (root or runs_root()) / name / FILE
+    if not name or not path.is_file():
+        return False
+    try:
+        begun = _standing(read_records(path)).begun
+    except UsageError:
+        return False
+    return begun.token == token and not _is_carried_on(path)
+
+
+def _is_carried_on(path: Path) -> bool:
+    with path.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _newest_unfinished(root: Path, router: str) -> Path:

@@ -47,7 +47,7 @@ class Counted:
 class Begun:
     """What is rolled, in this order. `before` is None where the router has no counters that can be read.
 
-    `ids` are those that the router had for its replicas' workers, by url: a restart gives others.
+    `ids` are those that the router had for its replicas' workers, by url: a restart gives others. `token` is the one of its lock.
     """
 
     router: str
@@ -57,6 +57,7 @@ class Begun:
     before: Counted | None = None
     ids: dict[str, str] = field(default_factory=dict)
     allowed: Allowed = field(default_factory=Allowed)
+    token: str = ""
     time: float = 0.0
     schema: str = SCHEMA
     kind: Literal["begun"] = "begun"

@@ -184,7 +184,7 @@ def _write(lab: RolledLab, hosts: Sequence[str]) -> None:
     described = {
         "name": "front",
         "url": lab.router.url,
-        "metrics": f"http://127.0.0.1:{lab.router.metrics}/metrics",
+        "metrics": lab.router.metrics_url,
         "replicas": [{"service": name, "worker": url} for name, url in lab.workers.items()],
         "drain": 30.0,
         "join": 30.0,

@@ -54,23 +54,28 @@ def router_program(kind: str) -> list[str]:
 
 @dataclass
 class RealRouter:
-    """A router on loopback, for as long as it is wanted."""
+    """A router, on loopback unless told otherwise, for as long as it is wanted."""
 
     kind: str
     port: int
     metrics: int
     log: Path
+    host: str = "127.0.0.1"
     pid: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self.host}:{self.metrics}/metrics"
 
     def start(self, workers: Sequence[str]) -> None:
         """Start it with these workers on its command line, and wait until it has them."""
-        command = [*router_program(self.kind), "--host", "127.0.0.1", "--port", str(self.port), "--policy", "round_robin", *_QUICK]
-        command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(self.metrics)]
+        command = [*router_program(self.kind), "--host", self.host, "--port", str(self.port), "--policy", "round_robin", *_QUICK]
+        command += ["--prometheus-host", self.host, "--prometheus-port", str(self.metrics)]
         command += ["--worker-urls", *workers] if workers else []
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
@@ -82,7 +87,7 @@ class RealRouter:
 
     def ask(self, path: str) -> Any:
         """The JSON (or text) under a path; None where nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
         try:
             connection.request("GET", path)
             text = connection.getresponse().read().decode()

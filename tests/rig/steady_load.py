@@ -37,6 +37,7 @@ class SteadyLoad:
     """The name under which the workers serve it: smg asks for it."""
     rate: float = 4.0
     tokens: int = 40
+    host: str = "127.0.0.1"
     sent: list[Sent] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -82,7 +83,7 @@ class SteadyLoad:
 
     def _ask(self, kind: str) -> str:
         path, _, streams = kind.partition(" ")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=_SECONDS)
         try:
             connection.request("POST", path, json.dumps(self._body(path, bool(streams))), {"Content-Type": "application/json"})
             response = connection.getresponse()

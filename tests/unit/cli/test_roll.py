@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_router import RollLockAction, RollLockRequest
 from orchestrator.cli import edge, program
 from orchestrator.flows import roll_router
 from tests.unit.cli.test_verbs import Done
@@ -129,7 +130,7 @@ def test_nobody_to_ask_is_no_yes(desk: Desk) -> None:
         (("roll", "--backend", "auto", "--router", "back"), "there is no router 'back'"),
         (("roll", "--backend", "auto", "--service", "r9"), "there is no service 'r9'"),
         (("roll", "--resume", "--backend", "auto"), "--backend can't be given with it"),
-        (("roll", "--repair", "--force"), "--force can't be given with it"),
+        (("roll", "--repair", "--backend", "auto"), "--backend can't be given with it"),
         (("roll", "--resume"), "no unfinished roll behind router front"),
     ],
 )
@@ -156,6 +157,21 @@ def test_an_interrupted_roll_is_taken_up_and_its_plan_changes_nothing(desk: Desk
     assert "taken up again" in shown.out
     done = desk.run("roll", "--resume", "--yes", "--json")
     assert (done.code, [item["state"] for item in done.document["replicas"]]) == (0, ["DONE"] * 3)
+
+
+def test_a_roll_of_somebody_else_is_told_with_who_and_when_and_ended_by_force_only(desk: Desk) -> None:
+    theirs = RollLockRequest("r1", "", RollLockAction.TAKE, "front", "20261130T120000Z-roll-front", "theirs", "ann@laptop")
+    desk.fleet.boxes["r1"].on_rolling(theirs)
+    refused = desk.run(*ROLL, "--yes", "--json")
+    assert (refused.code, refused.document["error"]["category"]) == (5, "locked")
+    assert "20261130T120000Z-roll-front by ann@laptop, since 20" in refused.document["error"]["message"]
+    shown = desk.run("roll", "--repair", "--plan")
+    assert "a roll stands behind it: 20261130T120000Z-roll-front by ann@laptop" in words(shown.out)
+    desk.fleet.router.forget(WORKERS["r2"])
+    assert desk.run("roll", "--repair", "--yes").code == 5
+    ended = desk.run("roll", "--repair", "--force", "--yes", "--json")
+    assert (ended.code, ended.document["mended"], ended.document["repair"]["rolling"]["operator"]) == (0, ["r2"], "ann@laptop")
+    assert desk.run(*ROLL, "--yes").code == 0
 
 
 def test_repair_shows_both_lists_and_mends(desk: Desk) -> None:

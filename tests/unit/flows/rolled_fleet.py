@@ -10,8 +10,19 @@ from typing import Any
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline
+from orchestrator.agent.roll_lock import rolling
 from orchestrator.agent.router_protocol import RouterFailed
-from orchestrator.agent.wire_router import QuietReport, QuietRequest, RouterAction, RouterReport, RouterRequest, RouterTrouble, Trouble
+from orchestrator.agent.wire_router import (
+    QuietReport,
+    QuietRequest,
+    RollLockRequest,
+    RollLockStatus,
+    RouterAction,
+    RouterReport,
+    RouterRequest,
+    RouterTrouble,
+    Trouble,
+)
 from orchestrator.config import Host, Inventory, load_inventory
 from orchestrator.flows.roll import Roll, begin
 from orchestrator.flows.roll_plan import Fleet, RollPlan, chosen_replicas, plan_roll
@@ -43,6 +54,7 @@ class RolledBox(SweptBox):
 
     worker: str = ""
     router: FakeRouter = field(default_factory=FakeRouter)
+    state_root: str = ""
     reaches: bool = False
     loads: list[int] = field(default_factory=lambda: [0])
     served_out: list[bool] = field(default_factory=list)
@@ -67,6 +79,9 @@ class RolledBox(SweptBox):
         if self.serves is None or self.backends[self.serves] == request.launch.backend:
             return report
         return replace(report, differences=[*report.differences, BACKEND_DIFFERENCE])
+
+    def on_rolling(self, request: RollLockRequest) -> RollLockStatus:
+        return rolling(replace(request, state_root=self.state_root), lambda kind, data: None)
 
     def on_quiet(self, request: QuietRequest) -> QuietReport:
         load = self.loads.pop(0) if len(self.loads) > 1 else self.loads[0]
@@ -126,7 +141,8 @@ class RolledFleet:
     def __init__(self, folder: Path, *, smg: bool = False, reaches: bool = False, **changes: Any) -> None:
         self.inventory = load_inventory(_write_fleet(folder, **changes))
         self.router = FakeRouter.of(*WORKERS.values(), smg=smg)
-        self.boxes = {name: RolledBox(worker=WORKERS[name], router=self.router, reaches=reaches) for name in SERVICES}
+        root = str(folder.with_name("state"))
+        self.boxes = {name: RolledBox(worker=WORKERS[name], router=self.router, state_root=root, reaches=reaches) for name in SERVICES}
         self.watcher = Watcher()
         self.allowed = Allowed()
 
