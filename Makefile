@@ -35,7 +35,7 @@ test: packages .venv/dev.stamp
 
 faults: packages routers .venv/dev.stamp
 	$(BIN)/python -m tests.faults --write $(FAULTS)
-	$(BIN)/pytest -m exhaustive tests/lab/test_roll.py
+	$(BIN)/pytest -m exhaustive tests/lab/test_roll.py tests/sglang/test_roll.py
 
 bench: packages .venv/dev.stamp
 	$(BIN)/python -m benchmarks.speed

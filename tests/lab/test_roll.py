@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.results.roll_records import Changed, Ordered, Record, Removing
+from orchestrator.results.runs import operator_name
 from tests.lab.rolled_lab import FAILING, GOOD, PATIENCE, RolledLab, rolled_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -77,6 +80,17 @@ def test_an_operator_that_is_killed_leaves_a_roll_that_goes_on(lab: RolledLab, s
     assert [item["state"] for item in document["replicas"]] == ["DONE"]
     assert lab.backend("r1") == backend
     assert sum(isinstance(record, Changed) for record in lab.records()) == 1
+
+
+def test_a_second_roll_from_another_machine_is_refused_with_who_rolls_since_when(lab: RolledLab, tmp_path: Path) -> None:
+    elsewhere = dataclasses.replace(lab, runs=tmp_path / "runs")
+    backend = other_than(lab, "r1")
+    with lab.load(), lab.beginning(is_ordered, "--backend", backend, "--service", "r1") as process:
+        refused = elsewhere.ask("roll", "--yes", "--backend", backend, "--service", "r3", code=5)
+        first = json.loads(process.communicate(timeout=PATIENCE)[0])
+    assert f"{operator_name()}, since 20" in refused["error"]["message"]
+    assert (refused["run"], list(elsewhere.runs.glob("*"))) == (None, [])
+    assert [item["state"] for item in first["replicas"]] == ["DONE"]
 
 
 def is_ordered(records: list[Record]) -> bool:

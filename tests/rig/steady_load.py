@@ -87,11 +87,13 @@ class SteadyLoad:
         try:
             connection.request("POST", path, json.dumps(self._body(path, bool(streams))), {"Content-Type": "application/json"})
             response = connection.getresponse()
-            text = response.read().decode()
+            text = _whole(response)
         finally:
             connection.close()
         if response.status != 200:
             return f"http {response.status}"
+        if text is None:
+            return "cut"
         if streams:
             return "ok" if "data: [DONE]" in text else "cut"
         json.loads(text)
@@ -104,3 +106,11 @@ class SteadyLoad:
         if path == "/v1/completions":
             return {**asked, "prompt": "Say something."}
         return {**asked, "messages": [{"role": "user", "content": "Say something."}]}
+
+
+def _whole(response: http.client.HTTPResponse) -> str | None:
+    """The answer's body; None where it was cut off."""
+    try:
+        return response.read().decode()
+    except (OSError, http.client.HTTPException):
+        return None

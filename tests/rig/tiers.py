@@ -43,7 +43,7 @@ def missing(tier: str) -> str | None:
 
 def partly_missing(tier: str) -> str | None:
     """Why some of a tier's tests can't run here; they skip themselves."""
-    if tier == "lab":
+    if tier == "lab" or (tier == "sglang" and missing(tier) is None):
         return missing_routers()
     return fuse.missing() if tier == "lxc" and missing(tier) is None else None
 
