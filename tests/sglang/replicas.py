@@ -16,10 +16,10 @@ import yaml
 
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.results.roll_journal import FILE, read_records
-from orchestrator.results.roll_records import By, Ordered, Record
+from orchestrator.results.roll_records import By, Changed, Finished, Ordered, Record
 from tests.rig.inventory import BY_SSH, write_service
 from tests.rig.network import Bridge, free_port
-from tests.rig.operator import Answer, Operator
+from tests.rig.operator import Answer, Operator, Running
 from tests.rig.router import RealRouter
 from tests.rig.sglang import ContainerProcess, SglangService, healthy, sglang_processes
 from tests.rig.steady_load import SteadyLoad
@@ -57,7 +57,7 @@ class Replicas:
         """Start these side by side, each proven as any launch is."""
         with ThreadPoolExecutor() as pool:
             words = ("--host", BY_SSH, "--backend", backend, "--yes")
-            for answer in pool.map(lambda name: self.operator.ask("launch", "--service", name, *words), names):
+            for answer in pool.map(lambda name: self.operator.ask("launch", "--service", name, *words, timeout=900.0), names):
                 answer.expect(0)
 
     @contextmanager
@@ -87,7 +87,7 @@ class Replicas:
         return SteadyLoad(self.router.port, self.service.model, host=self.router.host)
 
     def roll(self, *flags: str) -> Answer:
-        return self.operator.ask("roll", "--router", "front", *flags)
+        return self.operator.ask("roll", "--router", "front", *flags, timeout=1500.0)
 
     def argument(self, name: str, argument: str) -> Any:
         """One of a replica's arguments, as its server says itself."""
@@ -123,6 +123,14 @@ class Replicas:
         journals = sorted(self.operator.runs.glob(f"*-roll-front*/{FILE}"))
         return read_records(journals[-1]) if journals else []
 
+    def changed(self) -> list[tuple[str, str]]:
+        """How each order of the newest roll has ended."""
+        return [(record.service, record.state) for record in self.records() if isinstance(record, Changed)]
+
+    def said(self) -> str:
+        """How the newest roll has ended, in its own words."""
+        return next(record.said for record in self.records() if isinstance(record, Finished))
+
     def states(self) -> list[str]:
         """The states of the order that the newest roll has handed in last, by its journal on the box."""
         ordered = [record for record in self.records() if isinstance(record, Ordered)]
@@ -135,8 +143,8 @@ class Replicas:
         return [json.loads(line)["state"] for line in lines if line.endswith("}")]
 
     @contextmanager
-    def rolling(self, until: Callable[[list[str]], bool], *flags: str) -> Iterator[Callable[[], None]]:
-        """A roll at work whose order has come to the states that are waited for. What this gives kills it; so does leaving."""
+    def rolling(self, until: Callable[[list[str]], bool], *flags: str) -> Iterator[Running]:
+        """A roll at work whose order has come to the states that are waited for; it is killed by being left, if it has not ended."""
         before = len(list(self.operator.runs.glob(f"*-roll-front*/{FILE}")))
 
         def is_there() -> bool:
@@ -146,7 +154,7 @@ class Replicas:
         with self.operator.watching("roll", "--router", "front", "--yes", *flags) as running:
             assert wait_until(is_there, Deadline(PATIENCE), 0.02), self.states()
             assert running.process.poll() is None, f"it has ended before that: {running.errors.read_text()}"
-            yield running.kill
+            yield running
 
 
 @dataclass
