@@ -1,12 +1,14 @@
 """A router as the place reaches it in which the agent runs."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from orchestrator.agent.http import Client, HttpError
 from orchestrator.agent.router import SECONDS, Router, carry_out
 from orchestrator.agent.router_protocol import Ask, Reply, RouterFailed
-from orchestrator.agent.wire_router import RouterAddress, RouterReport, RouterRequest, Trouble, plain_url
+from orchestrator.agent.router_settings import settings_at
+from orchestrator.agent.wire_router import RouterAction, RouterAddress, RouterReport, RouterRequest, Trouble, plain_url
 
 
 def box_router(address: RouterAddress) -> Router:
@@ -54,4 +56,5 @@ def _path(url: str) -> str:
 
 def router(request: RouterRequest, emit: Callable[[str, Any], None]) -> RouterReport:
     """Ask a router from here. What goes wrong with it is part of the answer."""
-    return carry_out(lambda: nullcontext(box_router(request.router)), request)
+    report = carry_out(lambda: nullcontext(box_router(request.router)), request)
+    return replace(report, settings=settings_at(request.router.url)) if request.action == RouterAction.LOOK else report

@@ -82,7 +82,7 @@ class Relaunch:
             AgentRefusal, OSError: before anything was touched.
         """
         walk = self._walk
-        walk.left_router = history.left_router
+        walk.left_router = walk.has_left = history.left_router
         rebooted = history.boot is not None and history.boot != walk.boot
         if not history.touched:
             if rebooted:
@@ -278,6 +278,7 @@ class Relaunch:
             else:
                 ready = self._bring_up(launch, history)
                 answered, loaded = ready.first_answer, ready.observed.facts
+            self._walk.rejoin_router(launch)  # clients wait for it, and a timing would keep them waiting
             measured = self._measure_new(launch)
         except Exception as error:
             # Whatever breaks between stop and ready, the service must come back.

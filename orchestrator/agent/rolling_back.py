@@ -71,6 +71,7 @@ class Rollback:
 
     def _go_back(self, launch: Optional[wire.Launch], failure: wire.Failure, *, rebooted: bool, staged: bool) -> wire.OrderResult:
         walk = self._walk
+        walk.leave_router_again()
         if launch is None:
             self._staging.end()
         elif staged:

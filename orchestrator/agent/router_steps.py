@@ -5,6 +5,7 @@ Nothing here is worth a serving server: what can't be had of the router before t
 what can't be had of it afterwards is a warning.
 """
 
+import contextlib
 import time
 from typing import Callable, List, Optional, Protocol
 
@@ -38,6 +39,9 @@ class RouterSteps(Protocol):
             LaunchFailed: the router does not answer, too few others serve, or requests are left when the time is over; or what `pulse`
                 raises. The server may be out then.
         """
+
+    def withdraw(self, report: Report) -> None:
+        """Take a server that has failed out, if it is in, and wait for none of its requests. Never raises."""
 
     def join(self, launch: wire.Launch, report: Report) -> List[Verdict]:
         """Have what serves in again; what the router has to say to that. Never raises."""
@@ -85,6 +89,11 @@ class BoxRouterSteps:
         if not quiet.quiet:
             left = "it does not say how many requests it has" if quiet.load is None else f"{quiet.load} requests are left"
             raise _failed(f"{left} {self._seat.drain:g} s after the router was told to send no more", [])
+
+    def withdraw(self, report: Report) -> None:
+        report(_PHASE, f"taking {self._seat.worker} out of router {self._seat.router.name}")
+        with contextlib.suppress(Exception):  # what can't be had of the router is not worth the way back
+            box_router(self._seat.router).remove(self._seat.worker, Deadline(REMOVE_SECONDS))
 
     def join(self, launch: wire.Launch, report: Report) -> List[Verdict]:
         seat, began = self._seat, time.monotonic()

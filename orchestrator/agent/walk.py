@@ -45,6 +45,11 @@ class Walk:
         self.router = router
         self.left_router = False
         """Whether the server may be out of its router, so that what serves in the end has to be in again."""
+        self.has_left = False
+        """Whether it was taken out of its router at some time, so that what fails later may be in again."""
+        self.held_seconds: Optional[float] = None
+        """From the server's removal from its router until its successor was in."""
+        self._left_at: Optional[float] = None
         self.previous: Optional[Previous] = None
         self.baseline: Optional[wire.DecodeTiming] = None
         self.observed = Observed()
@@ -147,7 +152,8 @@ class Walk:
         """
         if self.router is None or self.previous is None or self.touched:
             return
-        self.left_router = True
+        self.left_router = self.has_left = True
+        self._left_at = time.monotonic()
         self.say(State.LEAVING, "the server is taken out of its router and serves on until it has no request left")
         self.router.leave(self.previous.launch, self.journal.progress, self.pulse)
         crash_point("out of the router")
@@ -157,9 +163,19 @@ class Walk:
         serving = launch if launch is not None else self.previous.launch if self.previous is not None else None
         if self.router is None or not self.left_router or serving is None:
             return
-        self.verdicts += self.router.join(serving, self.journal.progress)
+        joined = self.router.join(serving, self.journal.progress)
+        self.verdicts += joined
+        if self._left_at is not None and all(verdict.outcome == Outcome.PASS for verdict in joined):
+            self.held_seconds = time.monotonic() - self._left_at
         self.left_router = False
         crash_point("in the router")
+
+    def leave_router_again(self) -> None:
+        """Take what has failed out of the router, where the way back begins after it was had in. Not worth the way back."""
+        if self.router is None or not self.has_left:
+            return
+        self.left_router = True
+        self.router.withdraw(self.journal.progress)
 
     def down(
         self,
@@ -211,6 +227,7 @@ class Walk:
             measured=measured,
             dark_seconds=dark,
             lost_requests=stopped.lost_requests if stopped else None,
+            held_seconds=self.held_seconds,
             launch_id=launch.launch_id if launch else None,
             verdicts=self.verdicts,
             failed_launch_id=self.failed_launch,

@@ -625,6 +625,8 @@ class OrderResult:
     dark_seconds: Optional[float] = None
     """Last good answer of the old server to first good answer of the one that serves now; to the order's end where none does."""
     lost_requests: Optional[int] = None
+    held_seconds: Optional[float] = None
+    """From the server's removal from its router until that had its successor in: so long a router without another one holds requests."""
     launch_id: Optional[str] = None
     verdicts: List[Verdict] = field(default_factory=list)
     failed_launch_id: Optional[str] = None

@@ -77,6 +77,34 @@ class Counters:
 
 
 @record(frozen=True)
+class RouterSettings:
+    """What of a router's flags decides what becomes of a request while no worker serves; the defaults are the router's own.
+
+    Attributes:
+        attempts: ``--retry-max-retries``: in all, the first included.
+        first, multiplier, longest: seconds before the second attempt, how much longer each wait is than the one before, and at most.
+        jitter: the share by which a wait is longer or shorter, at random.
+        breaker_failures: after so many in a row a worker's circuit breaker opens; None: never.
+        breaker_seconds: for how long it is open.
+        check_every, check_failures, check_successes: of its health checks: seconds from one to the next, after how many it takes a
+            worker for unhealthy (None: it makes none), and for healthy again.
+        source: where they were read, in words.
+    """
+
+    attempts: int = 5
+    first: float = 0.05
+    multiplier: float = 1.5
+    longest: float = 30.0
+    jitter: float = 0.2
+    breaker_failures: Optional[int] = 10
+    breaker_seconds: float = 60.0
+    check_every: float = 60.0
+    check_failures: Optional[int] = 3
+    check_successes: int = 2
+    source: str = ""
+
+
+@record(frozen=True)
 class RouterView:
     """What a router says of itself. ``/readiness`` is 200 with one healthy worker: the number counts.
 
@@ -159,10 +187,12 @@ class RouterRequest:
 
 @record(frozen=True)
 class RouterReport:
-    """The answer: one of a view, as it is when all was done, and what went wrong."""
+    """The answer: one of a view, as it is when all was done, and what went wrong. `settings` come with a look, where the router's process
+    can be seen from there."""
 
     view: Optional[RouterView] = None
     trouble: Optional[RouterTrouble] = None
+    settings: Optional[RouterSettings] = None
 
 
 @record(frozen=True)

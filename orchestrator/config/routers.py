@@ -7,11 +7,13 @@ is the router's view of the network.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orchestrator.agent.wire_router import RouterAddress, plain_url
+from orchestrator.agent.router_settings import read_flags
+from orchestrator.agent.wire_router import RouterAddress, RouterSettings, plain_url
 from orchestrator.config.fields import Name, SecretReference
 from orchestrator.config.models import PlaceKind, Seconds, StrictModel
 
@@ -25,6 +27,17 @@ def _check_url(value: str) -> str:
         raise ValueError("holds a user or a password: a router's key is written in key:, a worker's in its service's secrets:")
     if _URL.fullmatch(value) is None:
         raise ValueError(f"{value!r} is not a url such as http://10.0.0.5:30000")
+    return value
+
+
+def _check_flags(value: str) -> str:
+    """A router's flags, as a shell has them."""
+    words = shlex.split(value)
+    if "--api-key" in value:
+        raise ValueError("holds --api-key: a router's key is written in key:")
+    if not words or not words[0].startswith("--"):
+        raise ValueError(f"{value!r} does not begin with a flag, such as --retry-max-retries 60")
+    read_flags(words, "")
     return value
 
 
@@ -66,6 +79,9 @@ class Router(StrictModel):
     """How long the router may take to have a replica in again whose server answers."""
     traffic: Seconds = 60.0
     """How long it may take until requests reach a replica that is in again, while they reach others."""
+    started_with: Annotated[str, AfterValidator(_check_flags)] | None = None
+    """Its flags about retries, the circuit breaker and health checks, as in the command that started it. They say whether requests are held
+    while its only replica is switched; what its process shows is believed before them."""
 
     @model_validator(mode="after")
     def _replicas_differ(self) -> Self:
@@ -77,6 +93,13 @@ class Router(StrictModel):
             if twice is not None:
                 raise ValueError(f"the {what} {twice!r} is there twice")
         return self
+
+    @property
+    def declared_settings(self) -> RouterSettings | None:
+        """What the inventory says of its retries, None where it says nothing."""
+        if self.started_with is None:
+            return None
+        return read_flags(shlex.split(self.started_with), f"started_with: in the file of router {self.name}")
 
     @property
     def is_local(self) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.agent.router import SECONDS, not_serving
-from orchestrator.agent.wire_router import RouterAction, RouterRequest, RouterView, plain_url
+from orchestrator.agent.router import not_serving
+from orchestrator.agent.wire_router import RouterView, plain_url
 from orchestrator.errors import OrchestratorError, RefusedError, UsageError
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Options
@@ -17,7 +17,7 @@ from orchestrator.flows.prep import Open, open_agent
 from orchestrator.flows.quietly import Quietly
 from orchestrator.flows.relaunch import relaunch
 from orchestrator.flows.roll_lock import RouterLock
-from orchestrator.flows.router import Asked, asked_by
+from orchestrator.flows.router import Asked, reached_by_box
 from orchestrator.flows.target import Connect, Target, connect
 from orchestrator.results.roll import Standing, counted
 from orchestrator.results.roll_records import By, Counted, RolledReplica
@@ -212,21 +212,8 @@ def _own_refusals(plan: Plan | None) -> list[str]:
 
 
 def who_steps(fleet: Fleet, target: Target, worker: str) -> str:
-    """Who takes the replica out of the router and has it in: its supervisor where its place reaches that router, else this program.
-
-    A loopback is another one in each place: only the router's own counts.
-    """
-    router = fleet.router
-    own_place = (router.host, router.place) == (target.host.name, target.service.place)
-    if (router.is_local and not own_place) or not router.url.startswith("http://"):
-        return By.OPERATOR
-    request = RouterRequest(dataclasses.replace(fleet.asked.address, metrics=None), RouterAction.LOOK, seconds=2 * SECONDS)
-    try:
-        with fleet.connect(target) as agent:
-            report = asked_by(agent, request)
-    except OrchestratorError:
-        return By.OPERATOR
-    return By.SUPERVISOR if report.view is not None and report.view.worker(worker) is not None else By.OPERATOR
+    """Who takes the replica out of the router and has it in: its supervisor where its place reaches that router, else this program."""
+    return By.SUPERVISOR if reached_by_box(fleet.router, fleet.asked, target, worker, fleet.connect) else By.OPERATOR
 
 
 def _refusals(fleet: Fleet, view: RouterView, planned: Sequence[ReplicaPlan], standing: Standing | None) -> tuple[list[str], str | None]:

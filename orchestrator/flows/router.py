@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.agent.router import SECONDS, carry_out
+from orchestrator.agent.router_settings import settings_at
 from orchestrator.agent.wire_router import (
     RouterAction,
     RouterAddress,
     RouterReport,
     RouterRequest,
+    RouterSettings,
     RouterTrouble,
     RouterView,
     Trouble,
 )
 from orchestrator.errors import OrchestratorError, RouterError, RouterRestartedError, TooFewServingError
 from orchestrator.flows.prep import Open, open_agent
-from orchestrator.flows.target import Agent
+from orchestrator.flows.target import Agent, Connect, Target
 
 if TYPE_CHECKING:
     from orchestrator.agent.router import Router as RouterClient
@@ -88,6 +92,16 @@ class ReachedRouter:
             raise explained(self.router.name, report.trouble)
         return report.view
 
+    def settings(self) -> RouterSettings | None:
+        """What of its flags decides about its retries: by its process where that can be seen, else by the inventory; None: nobody knows."""
+        return self._seen_settings() or self.router.declared_settings
+
+    def _seen_settings(self) -> RouterSettings | None:
+        if self.router.host is None:
+            return settings_at(self.router.url) if sys.platform == "linux" else None
+        request = RouterRequest(dataclasses.replace(self.address, metrics=None), RouterAction.LOOK, seconds=LOOK_SECONDS)
+        return self._from_its_place(request).settings
+
     def _open(self) -> AbstractContextManager[RouterClient]:
         return self.open_router(self.address)
 
@@ -100,6 +114,23 @@ class ReachedRouter:
 def asked_by(agent: Agent, request: RouterRequest) -> RouterReport:
     """A router, asked by the agent from its place."""
     return agent.ask("router", request, RouterReport, request.seconds + _ON_THE_WAY)
+
+
+def reached_by_box(router: Router, asked: Asked, target: Target, worker: str, connect: Connect) -> bool:
+    """Whether a service's place reaches the router that has its server as `worker`.
+
+    A loopback is another one in each place: only the router's own counts.
+    """
+    own_place = (router.host, router.place) == (target.host.name, target.service.place)
+    if (router.is_local and not own_place) or not router.url.startswith("http://"):
+        return False
+    request = RouterRequest(dataclasses.replace(asked.address, metrics=None), RouterAction.LOOK, seconds=2 * SECONDS)
+    try:
+        with connect(target) as agent:
+            report = asked_by(agent, request)
+    except OrchestratorError:
+        return False
+    return report.view is not None and report.view.worker(worker) is not None
 
 
 def reach(inventory: Inventory, router: Router, open: Open = open_agent, open_router: OpenRouter = open_router) -> ReachedRouter:  # noqa: A002

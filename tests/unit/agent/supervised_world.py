@@ -284,6 +284,11 @@ class WorldRouter:
         if "requests" in self._world.failing:
             raise LaunchFailed(wire.Failure("not_drained", "2 requests are left"))
 
+    def withdraw(self, report: Report) -> None:
+        self._world.effect("before withdrawing")
+        self._world.in_router = False
+        self._world.effect("after withdrawing")
+
     def join(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:
         self._world.effect("before joining the router")
         self._world.in_router = True
