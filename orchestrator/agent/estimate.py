@@ -37,6 +37,8 @@ class Switch:
     cold: Optional[bool]
     dark: float
     load: Optional[float] = None
+    held: Optional[float] = None
+    """From its removal from a router until that had its successor in; None where it was not taken out."""
 
     @property
     def stop(self) -> Optional[float]:
@@ -86,6 +88,12 @@ def estimate(past: Past, wanted: Wanted) -> Optional[DarkEstimate]:
     if others:
         return _of(others, f"to other backends, caches {_cold(wanted.cold)}", wanted)
     return _composed(past, wanted, past.loads, "of other backends")
+
+
+def around(past: Past) -> Optional[float]:
+    """The longest that a router without another worker had none beyond the dark time, of the newest switches; None where none is known."""
+    beyond = [max(0.0, switch.held - switch.dark) for switch in past.switches if switch.held is not None]
+    return max(beyond[-_MOST_ALIKE:], default=None)
 
 
 def read_past(folder: StateFolder) -> Past:
@@ -143,7 +151,7 @@ def _switch(folder: StateFolder, order_id: str) -> Optional[Switch]:
     if launch is None:
         return None
     cold = was_cold(folder.verified_facts(result.launch_id))
-    return Switch(launch.backend, result.staged, cold, result.dark_seconds, _load_seconds(entries))
+    return Switch(launch.backend, result.staged, cold, result.dark_seconds, _load_seconds(entries), result.held_seconds)
 
 
 _FROZEN = "stood_still"

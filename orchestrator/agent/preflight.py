@@ -41,6 +41,7 @@ from orchestrator.agent.wire_words import managed
 if TYPE_CHECKING:
     from orchestrator.agent import http
     from orchestrator.agent.gpu import GpuReading
+    from orchestrator.agent.request_rate import RequestRate
 
 NEVER_FORCED = frozenset({"rights", "manager", "lock", "user", "python", "multi_node"})
 """Checks whose refusal no operator can override: the job would fail, or do what was never tried."""
@@ -100,6 +101,7 @@ def preflight(request: wire.PreflightRequest, emit: Emit) -> wire.PreflightRepor
     launch = _candidate(request, folder)
     server = find_server(launch.port)
     old = _read_old(server, folder, launch)
+    rate = _request_rate(old)
     account = _account(launch.user)
     new = _New(launch, account, server_environment(launch, account))
     measured = _measure(new, old, request.requirements, emit)
@@ -123,6 +125,7 @@ def preflight(request: wire.PreflightRequest, emit: Emit) -> wire.PreflightRepor
         server=None if server is None else describe(server, folder),
         sglang_version=parser.sglang_version or find_sglang(new.python).version,
         load=_load(old),
+        request_rate=rate(),
         staging=_staging(request, folder, old, new, values, measured),
     )
     scrubber = scrubber_of(server, folder, launch, *([old.launch] if old is not None else []))
@@ -362,6 +365,12 @@ def _load(old: Optional[_Old]) -> Optional[int]:
         return None if client is None else sglang.running_and_queued(client)
     except http.HttpError:
         return None
+
+
+def _request_rate(old: Optional[_Old]) -> "RequestRate":
+    from orchestrator.agent.request_rate import RequestRate
+
+    return RequestRate(_client(old))
 
 
 def _client(old: Optional[_Old]) -> Optional["http.Client"]:

@@ -54,11 +54,13 @@ def plan(candidate: Candidate, folder: StateFolder, policy: wire.Policy, reading
     beside = room.needed(folder, candidate.values, []).resident
     verdicts += [page_cache.look(launch, policy, beside), cold]
     wanted = Wanted(launch.backend, against is None, cold.outcome != Outcome.PASS)
+    past = estimate.read_past(folder)
     return StagingPlan(
         staged=against is None,
         reason=against or "SGLang can wait at a gate, and there is room beside the old server",
         verdicts=verdicts,
-        estimate=estimate.estimate(estimate.read_past(folder), wanted),
+        estimate=estimate.estimate(past, wanted),
+        around=estimate.around(past),
     )
 
 

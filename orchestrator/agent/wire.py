@@ -419,6 +419,8 @@ class PreflightReport:
     sglang_version: Optional[str]
     load: Optional[int] = None
     """Running and queued requests on the old server now, None when unknown."""
+    request_rate: Optional[float] = None
+    """Requests a second that the old server has ended while it was looked at, by its counters; None where it has none."""
     staging: Optional[StagingPlan] = None
     """None: nothing serves beside which a server could be staged, or it was not asked."""
 
@@ -625,8 +627,6 @@ class OrderResult:
     dark_seconds: Optional[float] = None
     """Last good answer of the old server to first good answer of the one that serves now; to the order's end where none does."""
     lost_requests: Optional[int] = None
-    held_seconds: Optional[float] = None
-    """From the server's removal from its router until that had its successor in: so long a router without another one holds requests."""
     launch_id: Optional[str] = None
     verdicts: List[Verdict] = field(default_factory=list)
     failed_launch_id: Optional[str] = None
@@ -639,6 +639,8 @@ class OrderResult:
     """Seconds of each phase of its load in which nothing answered (:class:`phases.Phase`), as far as its log tells."""
     estimate: Optional[DarkEstimate] = None
     """What the plan expected of `dark_seconds`."""
+    held_seconds: Optional[float] = None
+    """From the server's removal from its router until that had its successor in: so long a router without another one holds requests."""
 
 
 @record(frozen=True)

@@ -49,3 +49,5 @@ class StagingPlan:
     reason: str
     verdicts: List[Verdict] = field(default_factory=list)
     estimate: Optional[DarkEstimate] = None
+    around: Optional[float] = None
+    """Of earlier switches that a router held requests through: the longest that it had no worker beyond the dark time, seconds."""

@@ -138,6 +138,7 @@ def observe(call: Call, target: Target, *, keep: bool) -> Observers:
 def finish(call: Call, outcome: Outcome) -> int:
     """The document and the exit code of a change."""
     from orchestrator.cli.documents.changes import Change
+    from orchestrator.cli.requests_text import meanwhile_blocks
     from orchestrator.cli.text import commands, pages_on
 
     if call.flags.get("plan"):
@@ -145,7 +146,9 @@ def finish(call: Call, outcome: Outcome) -> int:
 
         call.screen.show(change_verdict(outcome, again(call.verb, _named(call, outcome))))
     see = commands(pages_on(outcome.result))
-    call.answer(Change(outcome.plan.host, outcome.plan.service, outcome.plan, outcome.result, call.screen.hooks, call.screen.noticed, see))
+    plan, screen = outcome.plan, call.screen
+    call.screen.show(meanwhile_blocks(plan, outcome.result, outcome.clients))
+    call.answer(Change(plan.host, plan.service, plan, outcome.result, screen.hooks, screen.noticed, see, outcome.clients))
     return outcome.result.exit_code if outcome.result is not None else 0
 
 

@@ -13,6 +13,7 @@ from orchestrator.agent.wire_words import managed
 from orchestrator.cli.blocks import Block, Line, Table, Tone, indented
 from orchestrator.cli.hook_text import around_blocks
 from orchestrator.cli.pace import Timed
+from orchestrator.cli.requests_text import requests_blocks
 from orchestrator.cli.switch_text import meanwhile, outcome_lines, switch_blocks
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ def plan_blocks(plan: Plan) -> list[Block]:
     if plan.verdicts:
         blocks += [Line(), Line("checks", "strong"), *verdict_blocks(plan.verdicts)]
     blocks += switch_blocks(plan.staging, verdict_blocks)
+    blocks += requests_blocks(plan)
     if plan.overruled:
         blocks += [Line(), Line("overruled by the operator, and kept in the journal", "strong"), *indented(plan.overruled, "warn")]
     blocks += around_blocks(plan)

@@ -29,6 +29,7 @@ from orchestrator.results.runs import operator_name
 if TYPE_CHECKING:
     from orchestrator.agent.wire_router import RouterSeat
     from orchestrator.config import Overlay
+    from orchestrator.results.roll import Growth
 
 SUBMIT_SECONDS = 60.0
 CANCEL_SECONDS = 30.0
@@ -86,11 +87,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan and, when it was carried out, how that ended. `lock`: the person's that would have kept it away, where it was only planned."""
+    """A plan and, when it was carried out, how that ended.
+
+    `lock`: the person's that would have kept it away, where it was only planned. `clients`: what a router counted from the plan to the end.
+    """
 
     plan: Plan
     result: wire.OrderResult | None = None
     lock: wire.PersonLock | None = None
+    clients: Growth | None = None
 
 
 def policy_for(target: Target, options: Options) -> wire.Policy:

@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_router import RouterSettings
+from orchestrator.flows.retry_cover import Coverage
 from orchestrator.results.redaction import MASK
 
 _OWN_RELEASE_SECONDS = 20.0
@@ -56,6 +58,45 @@ class NoticePlan:
 
 
 @dataclass(frozen=True)
+class Failing:
+    """How many requests are expected to fail: those that come within the dark seconds, `shortest` to `longest`.
+
+    `request_rate` is what the server has ended a second while it was looked at; None where it has no counter (``--enable-metrics``), and
+    `least` and `most` with it.
+    """
+
+    request_rate: float | None
+    shortest: float
+    longest: float
+    least: int | None
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a router does with requests while its only worker is switched.
+
+    Attributes:
+        kind: ``sglang-router`` or ``smg``.
+        way: what becomes of the worker in its list: ``removed`` by the supervisor before the stop and had in again once its successor is
+            proven, or ``kept``.
+        why: the reason for that.
+        settings: of its retries, with their source; None where nobody knows them.
+        coverage: whether they hold requests for as long as is expected; None where that is not known.
+        failing: those that are expected to fail where they do not.
+    """
+
+    router: str
+    url: str
+    kind: str
+    way: str
+    why: str = ""
+    settings: RouterSettings | None = None
+    coverage: Coverage | None = None
+    failing: Failing | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """Shown before the question, kept in the run folder. Holds no secret values.
 
@@ -76,6 +117,8 @@ class Plan:
         changes_nothing: a healthy server would be replaced by its equal; unless that is wanted, it is one of the refusals.
         hooks: commands that are run here before and after it.
         notice: of its end, to a webhook; None where the inventory names none.
+        held: what the router before it does with requests meanwhile; None where it is behind none, or has other replicas beside it.
+        failing: the requests that are expected to fail where no router stands before it; None where nothing is known of them.
     """
 
     verb: str
@@ -101,6 +144,8 @@ class Plan:
     changes_nothing: bool = False
     hooks: Sequence[HookPlan] = ()
     notice: NoticePlan | None = None
+    held: Held | None = None
+    failing: Failing | None = None
 
 
 def masked(launch: wire.Launch) -> wire.Launch:

@@ -30,6 +30,7 @@ from orchestrator.flows.plan import (
     switch_commands,
 )
 from orchestrator.flows.prep import Open, open_agent
+from orchestrator.flows.requests_meanwhile import Behind, clients, failing, held, look_behind, with_seat
 from orchestrator.flows.target import Agent, Connect, Target, connect
 from orchestrator.remote.beside import Beside
 from orchestrator.results.runs import last_dark_seconds
@@ -118,6 +119,7 @@ def _change(
         if verb == wire.OrderKind.LAUNCH:
             refuse_when_serving(target, found)
         arrangement = Arrangement(agent, target, observer)
+        behind = look_behind(target, options, connect) if verb == wire.OrderKind.RELAUNCH and found.server is not None else None
         signs = look.signs(agent, target, backends)
         new = look.candidate(target, backends, found, observer, signs, options.overlay)
         observer.note(f"checking {new.backend} against {target.place} while nothing changes")
@@ -125,11 +127,12 @@ def _change(
         version = str(found.sglang_version)
         ask = functools.partial(look.preflight, agent, target, new, backends, version, signs, policy, sequential=options.sequential)
         report = checked(agent, target, new, ask, asked_host)
-        plan = arrangement.shown_in(plan_change(verb, target, new, found, report, options), force=options.force)
+        plan = arrangement.shown_in(plan_change(verb, target, new, found, report, options, behind), force=options.force)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan, lock=found.lock)
-        order = arrangement.laid_into(make_order(target, plan, options, new), plan)
-        return Outcome(plan, carry_out(agent, target, order, observer, connect, interruption, force=options.force))
+        order = arrangement.laid_into(make_order(target, plan, with_seat(options, behind, plan.held), new), plan)
+        result = carry_out(agent, target, order, observer, connect, interruption, force=options.force)
+        return Outcome(plan, result, clients=clients(behind))
 
 
 def checked(
@@ -170,6 +173,7 @@ def plan_change(
     found: wire.SurveyReport,
     report: wire.PreflightReport,
     options: Options,
+    behind: Behind | None = None,
 ) -> Plan:
     """Put together what the operator sees before the question."""
     from orchestrator.agent.preflight import NEVER_FORCED
@@ -205,7 +209,14 @@ def plan_change(
         staging=report.staging,
         order_id=look.new_id(),
         changes_nothing=idle,
+        held=None if behind is None or server is None else held(behind, report.staging, policy, report.request_rate),
+        failing=failing(report) if server is not None and _stands_alone(target) else None,
     )
+
+
+def _stands_alone(target: Target) -> bool:
+    """Whether no router of the inventory is before it."""
+    return target.inventory.router_of(target.service.name) is None
 
 
 def _router_remarks(target: Target, options: Options) -> list[str]:
@@ -215,6 +226,8 @@ def _router_remarks(target: Target, options: Options) -> list[str]:
     router = target.inventory.router_of(target.service.name)
     if router is None:
         return [f"{UNLESS_HOOKED}{_NO_ROUTER}" if hooks_of(target).before else _NO_ROUTER]
+    if len(router.replicas) == 1:
+        return []
     step = f"fab roll --router {router.name} --service {target.service.name}"
     return [f"router {router.name} is not told and goes on sending requests here, which it has to try elsewhere; {step} takes it out first"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agent.router import not_serving
 from orchestrator.agent.wire_router import RouterView, plain_url
-from orchestrator.errors import OrchestratorError, RefusedError, UsageError
+from orchestrator.errors import RefusedError, UsageError
 from orchestrator.flows.observer import Observer
 from orchestrator.flows.order import Options
 from orchestrator.flows.plan import Plan

@@ -60,22 +60,22 @@ class RealRouter:
     port: int
     metrics: int
     log: Path
-    host: str = "127.0.0.1"
+    address: str = "127.0.0.1"
     pid: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self.host}:{self.metrics}/metrics"
+        return f"http://{self.address}:{self.metrics}/metrics"
 
-    def start(self, workers: Sequence[str]) -> None:
-        """Start it with these workers on its command line, and wait until it has them."""
-        command = [*router_program(self.kind), "--host", self.host, "--port", str(self.port), "--policy", "round_robin", *_QUICK]
-        command += ["--prometheus-host", self.host, "--prometheus-port", str(self.metrics)]
+    def start(self, workers: Sequence[str], *flags: str) -> None:
+        """Start it with these workers on its command line, and wait until it has them. Of a flag that is there twice the last counts."""
+        command = [*router_program(self.kind), "--host", self.address, "--port", str(self.port), "--policy", "round_robin", *_QUICK]
+        command += ["--prometheus-host", self.address, "--prometheus-port", str(self.metrics), *flags]
         command += ["--worker-urls", *workers] if workers else []
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
@@ -87,7 +87,7 @@ class RealRouter:
 
     def ask(self, path: str) -> Any:
         """The JSON (or text) under a path; None where nobody answers."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=10)
         try:
             connection.request("GET", path)
             text = connection.getresponse().read().decode()

@@ -37,7 +37,9 @@ class SteadyLoad:
     """The name under which the workers serve it: smg asks for it."""
     rate: float = 4.0
     tokens: int = 40
-    host: str = "127.0.0.1"
+    address: str = "127.0.0.1"
+    patience: float = _SECONDS
+    """How long a client waits for its answer, seconds."""
     sent: list[Sent] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -50,7 +52,7 @@ class SteadyLoad:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._ended.set()
         for thread in list(self._threads):
-            thread.join(_SECONDS)
+            thread.join(self.patience)
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -83,7 +85,7 @@ class SteadyLoad:
 
     def _ask(self, kind: str) -> str:
         path, _, streams = kind.partition(" ")
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=_SECONDS)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=self.patience)
         try:
             connection.request("POST", path, json.dumps(self._body(path, bool(streams))), {"Content-Type": "application/json"})
             response = connection.getresponse()

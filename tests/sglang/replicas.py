@@ -84,7 +84,7 @@ class Replicas:
 
     def load(self) -> SteadyLoad:
         assert self.router is not None
-        return SteadyLoad(self.router.port, self.service.model, host=self.router.host)
+        return SteadyLoad(self.router.port, self.service.model, address=self.router.address)
 
     def roll(self, *flags: str) -> Answer:
         return self.operator.ask("roll", "--router", "front", *flags, timeout=1500.0)

@@ -8,6 +8,7 @@ from orchestrator.agent.wire import Fate, LockStatus, OrderResult
 from orchestrator.agent.wire_launches import AdoptReport, BootReport, LaunchesReport
 from orchestrator.flows.plan import Plan
 from orchestrator.results.hook_run import HookRun
+from orchestrator.results.roll import Growth
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Change:
         hooks: the commands around it that were run here, in their sequence.
         notice: what became of the notice of its end; null where none was to be sent.
         see: the commands that show pages about how it failed.
+        clients: what the router before its only server counted from the plan to the end; null where there is none, or nobody knows.
     """
 
     host: str
@@ -28,6 +30,7 @@ class Change:
     hooks: list[HookRun]
     notice: Fate | None
     see: list[str]
+    clients: Growth | None = None
 
 
 @dataclass(frozen=True)
