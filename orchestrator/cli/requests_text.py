@@ -33,7 +33,7 @@ def _held(held: Held) -> list[Block]:
     ]
     if held.settings is None:
         step = f"started_with: in the file of router {held.router} says what it was started with"
-        return [*blocks, Line(f"  its retry settings are not known; {step}", "warn")]
+        return [*blocks, Line(f"  its retry settings are not known; {step}", "warn"), *_flags(held)]
     tries = f"{held.settings.attempts} attempts, from {held.settings.first:g} s to {held.settings.longest:g} s apart"
     blocks.append(Line(f"  its retries: {tries}, by {held.settings.source}"))
     found = held.coverage
@@ -47,7 +47,13 @@ def _held(held: Held) -> list[Block]:
         ]
     blocks += [Line(f"  not covered: {why}", "warn") for why in found.against]
     blocks += [] if held.failing is None else [Line(f"  {expected_failures(held.failing)}", "warn")]
-    return [*blocks, Line("  to hold them, start the router with"), *indented([" ".join(found.flags)], whole=True)]
+    return [*blocks, *_flags(held)]
+
+
+def _flags(held: Held) -> list[Block]:
+    if not held.flags:
+        return []
+    return [Line("  to hold them, start the router with"), *indented([" ".join(held.flags)], whole=True)]
 
 
 def expected_failures(failing: Failing) -> str:

@@ -84,6 +84,7 @@ class Held:
         settings: of its retries, with their source; None where nobody knows them.
         coverage: whether they hold requests for as long as is expected; None where that is not known.
         failing: those that are expected to fail where they do not.
+        flags: what to start the router with where it is not covered, or not known to be.
     """
 
     router: str
@@ -94,6 +95,7 @@ class Held:
     settings: RouterSettings | None = None
     coverage: Coverage | None = None
     failing: Failing | None = None
+    flags: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -93,16 +93,19 @@ def held(behind: Behind, staging: wire.StagingPlan | None, policy: wire.Policy, 
     if behind.view.worker(behind.worker) is None:
         return dataclasses.replace(made, why=f"the router has no worker {behind.worker}, so none of its requests come here")
     estimate = None if staging is None else staging.estimate
-    if behind.settings is None:
-        return dataclasses.replace(made, why="nobody knows whether its retries would hold requests without a worker")
     if estimate is None:
         return dataclasses.replace(made, why="nobody knows how long it will be dark, so how long requests would be held")
     around = AROUND_SECONDS if staging is None or staging.around is None else staging.around
     dark = Dark(estimate.longest, around, estimate.longest + policy.drain)
+    if behind.settings is None:
+        way = Way.REMOVED if behind.kind == Kind.SGLANG_ROUTER and behind.by_box else Way.KEPT
+        flags = retry_cover.suggested(RouterSettings(), behind.kind, way, dark)
+        return dataclasses.replace(made, why="nobody knows whether its retries would hold requests without a worker", flags=flags)
     way, why = _way(behind, behind.settings, dark)
     coverage = retry_cover.covered(behind.settings, behind.kind, way, dark)
     failing = failing_requests(request_rate, coverage.fails_for, coverage.fails_for)
-    return dataclasses.replace(made, way=way, why=why, coverage=coverage, failing=None if coverage.covered else failing)
+    missed = None if coverage.covered else failing
+    return dataclasses.replace(made, way=way, why=why, coverage=coverage, failing=missed, flags=coverage.flags)
 
 
 def _way(behind: Behind, settings: RouterSettings, dark: Dark) -> tuple[str, str]:

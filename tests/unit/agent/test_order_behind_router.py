@@ -57,6 +57,30 @@ def test_it_ends_as_without_a_router_and_what_serves_is_in(name: str, staged: bo
         assert states.index(State.STAGING) < states.index(State.LEAVING), "it leaves only once its successor waits at the gate"
 
 
+@pytest.mark.parametrize("staged", [False, True])
+def test_its_successor_is_in_as_soon_as_it_is_proven_and_clients_do_not_wait_for_a_timing(staged: bool) -> None:
+    world = World()
+    result = supervise(world, order(staged=staged, router=True))
+    assert world.effects.index("after joining the router") < world.effects.index("measure new")
+    assert result.held_seconds is not None
+    assert supervise(World(), order(staged=staged)).held_seconds is None
+
+
+def test_what_dies_after_it_was_had_in_is_out_before_it_is_cleared_away_and_the_old_one_comes_in() -> None:
+    world = World()
+    sample = World()
+    supervise(sample, order(router=True))
+    world.lives = sample.effects.index("measure new")
+    with pytest.raises(Killed):
+        supervise(world, order(router=True))
+    world.lives = None
+    world.end("new")
+    assert world.in_router
+    result = supervise(world, order(router=True))
+    assert (result.state, world.in_router) == (State.RESTORED, True)
+    assert world.effects.index("after withdrawing") < world.effects.index("before a launch is cleared away")
+
+
 def test_a_failure_of_the_router_is_not_the_launchs() -> None:
     world = World(failing={"requests"})
     result = supervise(world, order(staged=True, router=True))
