@@ -44,6 +44,12 @@ def test_the_middle_of_like_switches_is_expected() -> None:
     assert found.switches == 3
 
 
+def test_what_a_router_was_without_a_worker_beyond_the_dark_time_is_the_longest_of_the_newest() -> None:
+    held = [Switch(CUTLASS, staged=True, cold=False, dark=20.0, held=20.0 + more) for more in (90.0, 3.0, *[4.0] * 9)]
+    assert estimate.around(Past([*held, switch(7.0)])) == 4.0
+    assert estimate.around(Past([switch(7.0)])) is None
+
+
 def test_only_the_newest_count() -> None:
     past = Past([switch(1000.0), *(switch(40.0 + number) for number in range(10))])
     assert told(past)[:3] == (44.5, 40.0, 49.0)

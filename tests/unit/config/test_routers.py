@@ -61,3 +61,27 @@ def test_a_key_that_can_not_be_had_is_told_without_it(write_inventory: WriteInve
 def test_a_loopback_is_known(write_inventory: WriteInventory, url: str, local: bool) -> None:
     text = FRONT.replace("http://10.0.0.5:30001", url)
     assert load_inventory(write_inventory({"routers/front.yml": text})).router("front").is_local is local
+
+
+def test_the_flags_that_it_was_started_with_are_read(write_inventory: WriteInventory) -> None:
+    text = f"{FRONT}started_with: --retry-max-retries 60 --retry-initial-backoff-ms=500\n"
+    settings = load_inventory(write_inventory({"routers/front.yml": text})).router("front").declared_settings
+    assert settings is not None
+    assert (settings.attempts, settings.first, settings.source) == (60, 0.5, "started_with: in the file of router front")
+    assert load_inventory(write_inventory({"routers/front.yml": FRONT})).router("front").declared_settings is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ("--retry-max-retries many", "not a number"),
+        ("60", "does not begin with a flag"),
+        ("--policy x --api-key secret", "key is written in key"),
+        ("'--retry", "No closing quotation"),
+    ],
+)
+def test_flags_that_can_not_be_are_refused(write_inventory: WriteInventory, flags: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_inventory(write_inventory({"routers/front.yml": f'{FRONT}started_with: "{flags}"\n'}))
+    assert why in str([caught.value.message, caught.value.evidence])
+    assert "secret" not in str(caught.value.evidence)
