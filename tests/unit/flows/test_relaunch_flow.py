@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_router import RouterReport, RouterTrouble, RouterView, Worker
+from orchestrator.config.routers import Router
 from orchestrator.errors import ConfigError, ConnectionLostError, InterruptedByOperatorError, LockedError, RefusedError, UsageError
 from orchestrator.flows.doctor import doctor
 from orchestrator.flows.order import Options, Outcome
 from orchestrator.flows.plan import Plan
 from orchestrator.flows.relaunch import launch, relaunch
+from orchestrator.flows.router import ReachedRouter
 from orchestrator.flows.target import Target
 from orchestrator.flows.teardown import teardown
 from tests.unit.flows.fake_agent import FakeAgent, FakeBox, Heard, answer, state
@@ -320,3 +323,47 @@ def test_a_teardown_of_a_docker_container_is_refused(target: Target) -> None:
     with pytest.raises(RefusedError) as refusal:
         teardown(target, Options(), Heard(), yes, FakeBox(agent).connect)
     assert "docker" in refusal.value.evidence[0]
+
+
+FRONT = Router.model_validate(
+    {"name": "front", "url": "http://10.0.0.5:30001", "replicas": [{"service": "glm5", "worker": "http://10.0.0.1:30000"}]}
+)
+LISTED = RouterReport(RouterView([Worker("1", "http://10.0.0.1:30000", "m", healthy=True)], 1))
+
+
+def behind_router(target: Target, monkeypatch: pytest.MonkeyPatch, flags: str) -> Target:
+    """The service as the only one behind a router that is asked by the box, and from here by a stand-in."""
+    router = FRONT.model_copy(update={"started_with": flags})
+    monkeypatch.setattr(ReachedRouter, "look", lambda self: LISTED.view)
+    return dataclasses.replace(target, inventory=dataclasses.replace(target.inventory, routers={"front": router}))
+
+
+def test_behind_a_router_whose_retries_hold_the_order_takes_the_only_server_out(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = behind_router(target, monkeypatch, "--retry-max-retries 300 --retry-initial-backoff-ms 500 --retry-max-backoff-ms 500")
+    agent = healthy_agent(preflight=[answer(preflight(staging=staging()))], router=[answer(LISTED)])
+    outcome = run(agent, held, Heard())
+    (order,) = agent.requests("submit")
+    assert (order.router.worker, order.router.others) == ("http://10.0.0.1:30000", [])
+    assert outcome.plan.held is not None
+    assert outcome.plan.held.way == "removed"
+    assert outcome.plan.failing is None
+    assert not any("no router" in remark or "is not told" in remark for remark in outcome.plan.remarks)
+
+
+def test_behind_a_router_that_the_box_does_not_reach_it_stays_in(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = behind_router(target, monkeypatch, "--retry-max-retries 300")
+    gone = RouterReport(trouble=RouterTrouble("unreachable", "no route"))
+    agent = healthy_agent(preflight=[answer(preflight(staging=staging()))], router=[answer(gone)])
+    outcome = run(agent, held, Heard())
+    (order,) = agent.requests("submit")
+    assert order.router is None
+    assert outcome.plan.held is not None
+    assert (outcome.plan.held.way, outcome.plan.held.coverage is not None) == ("kept", True)
+
+
+def test_without_a_router_the_requests_that_will_fail_are_counted(target: Target) -> None:
+    report = dataclasses.replace(preflight(staging=staging()), request_rate=2.0)
+    outcome = run(healthy_agent(preflight=[answer(report)]), target, Heard())
+    assert outcome.plan.failing is not None
+    assert (outcome.plan.failing.least, outcome.plan.failing.most) == (82, 92)
+    assert outcome.plan.held is None
