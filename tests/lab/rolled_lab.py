@@ -147,8 +147,8 @@ class RolledLab:
 
 
 @contextmanager
-def rolled_lab(folder: Path, kind: str, hosts: Sequence[str]) -> Iterator[RolledLab]:
-    """A lab with a replica for each of `hosts`, all serving with the backend auto behind a router of that kind."""
+def rolled_lab(folder: Path, kind: str, hosts: Sequence[str], *flags: str) -> Iterator[RolledLab]:
+    """A lab with a replica for each of `hosts`, all serving with the backend auto behind a router of that kind, started with `flags`."""
     names = [f"r{number}" for number in range(1, len(hosts) + 1)]
     ports = free_ports(len(names) + 2)
     router = RealRouter(kind, ports.pop(), ports.pop(), folder / "router.log")
@@ -159,7 +159,7 @@ def rolled_lab(folder: Path, kind: str, hosts: Sequence[str]) -> Iterator[Rolled
         _write(made, hosts)
         for name in names:
             made.launch(name)
-        router.start(list(made.workers.values()))
+        router.start(list(made.workers.values()), *flags)
         yield made
     finally:
         router.kill()

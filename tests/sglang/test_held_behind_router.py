@@ -1,6 +1,6 @@
 """One real SGLang behind a real router whose retries hold requests: it is switched, and no client has an error or a cut stream.
 
-Needs `make routers` beside SGLang. The switch must be expected before it can be covered, so one is made first where there was none.
+Needs `make routers` beside SGLang. What a switch takes must be known before it can be covered, so the server is one that was launched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from tests.rig.commands import wait_for
 from tests.rig.network import Bridge, free_port
 from tests.rig.operator import Operator
 from tests.rig.router import RealRouter
-from tests.rig.sglang import ContainerProcess
 from tests.rig.steady_load import SteadyLoad
 from tests.sglang.stage import SERVICE, Stage
 
@@ -67,22 +66,20 @@ def relaunch(stage: Stage, operator: Operator, *flags: str) -> dict[str, Any]:
     return operator.ask("relaunch", *words).expect(0).document
 
 
-def expected(stage: Stage, operator: Operator) -> dict[str, Any]:
-    """What the plan says of requests, after a first switch where none was known."""
-    found: dict[str, Any] = relaunch(stage, operator, "--plan")["plan"]["held"]
-    if found["coverage"] is not None:
-        return found
-    relaunch(stage, stage.operator, "--yes")
-    return dict(relaunch(stage, operator, "--plan")["plan"]["held"])
+@pytest.fixture(scope="module")
+def launched(stage: Stage) -> None:
+    """The service, launched by the program itself: the load that it wrote down is what the next switch is expected by."""
+    stage.clear()
+    stage.operator.ask("launch", "--backend", "lof", "--yes").expect(0)
 
 
 @pytest.mark.parametrize(("kind", "way"), [("sglang-router", "removed"), ("smg", "kept")])
 def test_one_real_server_behind_a_real_router_is_switched_with_0_failed_and_0_cut(
-    kind: str, way: str, stage: Stage, bridge: Bridge, serving: ContainerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, way: str, stage: Stage, bridge: Bridge, launched: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = HOLDING if way == "removed" else (*HOLDING, *LEFT_IN)
     with behind(kind, flags, stage, bridge, tmp_path) as (operator, router):
-        planned = expected(stage, operator)
+        planned = relaunch(stage, operator, "--plan")["plan"]["held"]
         assert (planned["kind"], planned["way"], planned["coverage"]["covered"]) == (kind, way, True), planned
         with SteadyLoad(router.port, stage.service.model, tokens=20, address=router.address, patience=PATIENCE) as load:
             wait_for("the first answers", lambda: len(load.sent) >= AFTERWARDS, 60.0)
