@@ -250,7 +250,7 @@ def test_bad_news_is_an_answer_and_no_error(box: Box) -> None:
 def test_an_order_that_failed_has_its_result_and_no_error(box: Box) -> None:
     ended = box.run(healthy_agent(), *RELAUNCH, "--json")
     envelope = ["schema", "verb", "exit_code", "error", "run"]
-    assert list(ended.document) == [*envelope, "host", "service", "plan", "result", "hooks", "notice", "see"]
+    assert list(ended.document) == [*envelope, "host", "service", "plan", "result", "hooks", "notice", "see", "clients"]
 
 
 @pytest.mark.parametrize("words", [["hosts"], ["services"], ["backends"], ["tunings"], ["runbook.list"]], ids=" ".join)
