@@ -89,6 +89,8 @@ class BoxSteps:
         return captured
 
     def observe(self, previous: Previous) -> Observed:
+        if self._takes_no_requests():
+            return Observed(remark="this node takes no requests: what the server answers is looked at on the node of rank 0")
         health = survey.health_of(self._found(), self._folder)
         if health != Health.SERVING:
             self._old_scores = correctness.Scores(rejected=f"it did not serve, it was {health}")
@@ -328,6 +330,8 @@ class BoxSteps:
         return reasons
 
     def verify(self, launch: wire.Launch, old: Observed, new: Observed, report: Report) -> List[Verdict]:
+        if self._takes_no_requests():
+            return []
         report("scoring", "the fixed texts are scored")
         scores = correctness.score(_client(launch), self._order.policy.verify, self._order.expectations)
         if scores.rejected is not None or scores.greedy_rejected is not None:
@@ -335,6 +339,10 @@ class BoxSteps:
         self._new_scores[launch.launch_id] = scores
         verdicts = correctness.compare(self._old_scores, scores, self._order.policy)
         return [*verdicts, self._judge_capacity(launch, old, new.capacity)]
+
+    def _takes_no_requests(self) -> bool:
+        """Of a server over several nodes only rank 0 does."""
+        return self._order.group is not None and self._order.group.rank > 0
 
     def _judge_capacity(self, launch: wire.Launch, old: Observed, now: Optional[int]) -> Verdict:
         """Against the last verified launch, and against the old server where nothing was ever verified."""

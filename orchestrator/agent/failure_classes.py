@@ -70,6 +70,8 @@ class Category:
     REBOOTED = "rebooted"
     SUPERVISOR_ENDED = "supervisor_ended"
     """What carries the order out was killed again and again."""
+    ANOTHER_RANK = "another_rank"
+    """Of a server over several nodes: another node's part failed, or its supervisor is not heard of."""
     UNEXPECTED = "unexpected"
     """A fault of this program on the box."""
     UNKNOWN = "unknown"

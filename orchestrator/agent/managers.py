@@ -76,7 +76,8 @@ def container_engine(cgroup: str, own_cgroup: str) -> Optional[str]:
 
 def manager_of(main: Process, table: Table, launch_id: Optional[str], node_count: Optional[str]) -> Manager:
     """Name the manager of a server's main process. `node_count` is the value of ``--nnodes``."""
-    unsupported = _unsupported(main, table, node_count)
+    # What this program has started over several nodes it can also end: the order's other parts see to the other nodes.
+    unsupported = _unsupported(main, table, node_count if launch_id is None else None)
     if unsupported is not None:
         return unsupported
     unit = unit_of(main.cgroup)

@@ -275,9 +275,9 @@ def _argument_verdicts(parser: ParserAnswer, new: ParsedCommand) -> List[Verdict
 
 def _multi_node(new: ParsedCommand) -> List[Verdict]:
     count = node_count(new.values)
-    if count <= 1:
+    if count <= 1 or new.values.get("dist_init_addr"):
         return []
-    step = "take --nnodes out of the service; servers over several nodes are not supported yet"
+    step = "take --nnodes out of the service, and name its other nodes in `nodes:`"
     return [Verdict("multi_node", Outcome.REFUSE, f"--nnodes is {count}", next_step=step)]
 
 

@@ -85,7 +85,8 @@ def wait_ready(
     """
     watch = LoadWatch(launch, members, log, policy, report, exit_status, cold)
     watch.version = version
-    proof = _Proof(launch, policy.generations, watch, owners or (lambda: listening_pids(launch.port)), on_first_answer)
+    kind = _Proof if sglang.node_rank(launch.arguments) == 0 else _RankProof
+    proof = kind(launch, policy.generations, watch, owners or (lambda: listening_pids(launch.port)), on_first_answer)
     report(watch.tracker.phase, "")
     try:
         while True:
@@ -283,6 +284,23 @@ class _Proof:
             )
         self._not_before = now + _PAUSE
         return False
+
+
+class _RankProof(_Proof):
+    """Of a node other than rank 0, which answers no request: its port tells that its part is loaded, rank 0 proves the whole."""
+
+    def _next_question(self) -> _Question:
+        return _Question(lambda: sglang.rank_is_up(self._client), self._take_up)
+
+    def _take_up(self, up: bool) -> Optional[ReadyReport]:
+        if not up:
+            self._not_before = steady.now() + _PAUSE
+            return None
+        self._bad.clear()
+        if not self._first_answer:
+            self._first_answer = time.monotonic()
+            self._on_first_answer()
+        return self._finish()
 
 
 def _admits(client: Client) -> bool:

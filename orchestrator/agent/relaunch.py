@@ -20,8 +20,11 @@ from orchestrator.agent import wire
 from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.history import BOOT, FAILURE, RESUMED, STOPPING, History
+from orchestrator.agent.rank_waits import RankWaits
+from orchestrator.agent.ranks import Group, Point
 from orchestrator.agent.rolling_back import Rollback
 from orchestrator.agent.router_steps import RouterSteps
+from orchestrator.agent.sglang import node_count
 from orchestrator.agent.staging import Staging
 from orchestrator.agent.starting import start
 from orchestrator.agent.steps import CAPACITY_CHECK, LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
@@ -46,11 +49,13 @@ class Relaunch:
         boot: str = "",
         cancelled: Callable[[], Optional[str]] = lambda: None,
         router: Optional[RouterSteps] = None,
+        group: Optional[Group] = None,
     ) -> None:
         self._order = order
         self._steps = steps
         self._journal = journal
-        self._walk = Walk(order, steps, journal, boot, cancelled, router)
+        self._walk = Walk(order, steps, journal, boot, cancelled, router, group)
+        self._ranks = RankWaits(self._walk)
         self._staging = Staging(self._walk)
         self._rollback = Rollback(self._walk, self._staging)
 
@@ -150,6 +155,9 @@ class Relaunch:
     def _check(self) -> Optional[str]:
         server = self._steps.find()
         wanted = self._order.old
+        elsewhere = _over_other_nodes(self._order, server)
+        if elsewhere is not None:
+            return elsewhere
         if server is not None and wanted is None:
             if self._order.kind == OrderKind.TEARDOWN:
                 return f"process {server.main.pid} serves port {server.port} now, but the plan showed none"
@@ -193,6 +201,11 @@ class Relaunch:
             self._walk.leave_router()
         except LaunchFailed as error:
             return self._without_staged(error.failure)
+        try:
+            self._ranks.gather()
+        except LaunchFailed as error:
+            summary = f"{error.failure.summary}; nothing was touched"
+            return self._walk.finish(State.REFUSED, 3, summary, "unchanged", error.failure)
         return self._clear_the_way()
 
     def _without_staged(self, failure: wire.Failure) -> wire.OrderResult:
@@ -232,8 +245,10 @@ class Relaunch:
                 self._steps.remember(walk.observed, walk.baseline)
             reason = "it has died by itself; ending what is left of it" if staging.old_died else words.stopping(walk.order.policy)
             walk.say(State.DRAINING, reason, None if staging.failure is None else {FAILURE: staging.failure})
+        self._ranks.wait_for_stop_of_head()
         stopped = staging.dated(self._steps.stop(walk.report_touch, walk.tell))
         walk.touched = True
+        walk.group.reach(Point.STOPPED)
         walk.stopped = dataclasses.replace(stopped, boot=walk.boot)
         crash_point("stopped")
         remains = walk.judge(self._steps.clean(self._journal.progress))
@@ -261,8 +276,13 @@ class Relaunch:
             self._staging.end()
             return self._walk.down(f"nothing was started: {remains.detail}", next_step=remains.next_step)
         if self._order.kind == OrderKind.TEARDOWN or self._order.new is None:
+            self._walk.group.reach(Point.CLEAN)
             stopped = self._walk.stopped
             return self._walk.finish(State.DONE, 0, stopped.summary if stopped else "nothing was running", "down, as asked")
+        try:
+            self._ranks.meet_clean()
+        except LaunchFailed as error:
+            return self._rollback.begin(None, error.failure)
         return self._serve(self._order.new, None)
 
     def _new_launch(self) -> wire.Launch:
@@ -280,6 +300,7 @@ class Relaunch:
                 answered, loaded = ready.first_answer, ready.observed.facts
             self._walk.rejoin_router(launch)  # clients wait for it, and a timing would keep them waiting
             measured = self._measure_new(launch)
+            self._ranks.conclude(launch)
         except Exception as error:
             # Whatever breaks between stop and ready, the service must come back.
             if not self.touched and not isinstance(error, LaunchFailed):
@@ -300,13 +321,15 @@ class Relaunch:
 
     def _bring_up(self, launch: wire.Launch, history: Optional[History]) -> Ready:
         walk = self._walk
-        ready = self._staging.go_on(history) if self._staging.begun else start(walk, Previous(launch), history, walk.pulse)
+        ready = self._staging.go_on(history) if self._staging.begun else start(walk, Previous(launch), history, self._ranks.pulse)
+        self._ranks.meet_ready(launch)
         verdicts = self._steps.verify(launch, walk.observed, ready.observed, self._journal.progress)
         walk.verdicts += verdicts
         wrong = [verdict for verdict in verdicts if verdict.outcome == Outcome.REFUSE]
         if wrong:
             category = Category.KV_CAPACITY if wrong[0].check == CAPACITY_CHECK else Category.WRONG_ANSWERS
             raise LaunchFailed(wire.Failure(category, wrong[0].detail, wrong[0].evidence, wrong[0].next_step or ""))
+        self._ranks.meet_verified(launch)
         walk.mark_verified(launch, ready)
         walk.tell(State.VERIFIED, words.verified(verdicts), {"verdicts": verdicts})
         return ready
@@ -319,3 +342,15 @@ class Relaunch:
             self._walk.require_serving(launch)
         self._walk.tell(State.MEASURED, measured.skipped or f"{measured.tokens_per_second:.2f} tok/s", {"timing": measured})
         return measured
+
+
+def _over_other_nodes(order: wire.Order, server: Optional[wire.ServerInfo]) -> Optional[str]:
+    """Why the order does not fit: what it would stop or start goes over another number of nodes than it has parts."""
+    parts = 1 if order.group is None else order.group.count
+    for what, arguments in (
+        ("the server that runs", None if server is None else server.arguments),
+        ("the new server", None if order.new is None else order.new.arguments),
+    ):
+        if arguments is not None and node_count(arguments) != parts:
+            return f"{what} goes over {node_count(arguments)} nodes, and this order is for {parts}"
+    return None

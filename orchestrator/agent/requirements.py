@@ -135,7 +135,7 @@ def _modules(requirements: wire.Requirements, modules: Mapping[str, bool]) -> Op
 
 
 def parallel_size(values: Mapping[str, Any]) -> int:
-    """GPUs that one node of the server takes: tensor times pipeline parallel size (SGLang up to 0.5.6 uses the long names)."""
+    """GPUs that the server takes, on all of its nodes: tensor times pipeline parallel size (SGLang up to 0.5.6 uses the long names)."""
     tensor = _positive(values, "tp_size", "tensor_parallel_size")
     return tensor * _positive(values, "pp_size", "pipeline_parallel_size")
 
@@ -150,8 +150,10 @@ def check_parallel_size(gpus: Sequence[wire.Gpu], values: Mapping[str, Any], env
     """Whether there are enough GPUs for the arguments; None where there is no GPU at all (a CPU engine, or a lab)."""
     if not gpus:
         return None
-    needed = parallel_size(values)
-    return _gpu_count(f"tensor times pipeline parallel size is {needed}", needed, visible_gpus(gpus, environment))
+    nodes = node_count(values)
+    needed = max(1, parallel_size(values) // nodes)
+    over = f" on each of {nodes} nodes" if nodes > 1 else ""
+    return _gpu_count(f"tensor times pipeline parallel size is {needed}{over}", needed, visible_gpus(gpus, environment))
 
 
 def check_expected(expected: Optional[int], reading: "GpuReading") -> Optional[Verdict]:

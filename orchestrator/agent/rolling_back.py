@@ -12,6 +12,7 @@ from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.history import FAILED_LAUNCH, FAILURE, History
+from orchestrator.agent.rank_waits import RankWaits
 from orchestrator.agent.staging import Staging
 from orchestrator.agent.starting import Pulse, StagedStart, start
 from orchestrator.agent.steps import LaunchFailed, Previous, Ready
@@ -32,12 +33,14 @@ class Rollback:
         self._walk = walk
         self._staging = staging
         self._back: Optional[StagedStart] = None
+        self._ranks = RankWaits(walk)
 
     def begin(
         self, launch: Optional[wire.Launch], failure: wire.Failure, *, rebooted: bool = False, staged: bool = True
     ) -> wire.OrderResult:
         """Turn back. `launch` is the one that failed, None when the stop of the old server broke off. `staged`: the way back may be."""
         walk = self._walk
+        walk.group.turn_back(failure.summary)
         walk.failed_launch = None if launch is None else launch.launch_id
         walk.tell(State.ROLLING_BACK, failure.summary, {FAILURE: failure, FAILED_LAUNCH: walk.failed_launch})
         return self._guarded(failure, lambda: self._go_back(launch, failure, rebooted=rebooted, staged=staged and not rebooted))
@@ -45,6 +48,7 @@ class Rollback:
     def resume(self, history: History, failure: wire.Failure, *, rebooted: bool) -> wire.OrderResult:
         """Go on with a way back that was cut off."""
         walk, intent = self._walk, history.starting
+        walk.group.turn_back(failure.summary)
         launch = walk.order.new if history.failed_launch is not None else None
         if walk.previous is not None and intent is not None and intent.gate_port is not None and not rebooted:
             self._back = StagedStart(walk, walk.previous.launch)
@@ -85,6 +89,10 @@ class Rollback:
             return walk.down(f"{failure.summary}; there was no server to put back", failure)
         if walk.order.kind == OrderKind.TEARDOWN:
             return walk.down(f"the teardown broke off: {failure.summary}; nothing of it is left", failure)
+        try:
+            self._ranks.meet_back_clean()
+        except LaunchFailed as another:
+            return walk.down(f"{failure.summary}; nothing was put back: {another.failure.summary}", failure)
         if self._back is not None:
             return self._put_back_staged(self._back, failure, None)
         return self._put_back(self._anew(walk.previous), failure, None)
@@ -180,7 +188,8 @@ class Rollback:
     def _put_back(self, target: Previous, failure: wire.Failure, history: Optional[History]) -> wire.OrderResult:
         walk = self._walk
         try:
-            ready = start(walk, target, history, lambda: None)
+            ready = start(walk, target, history, walk.group.pulse_back)
+            self._ranks.meet_back_ready()
         except LaunchFailed as again:
             if target.unit is None:
                 # It would go on loading with nobody looking, hold the GPUs, and keep the port from the next launch.

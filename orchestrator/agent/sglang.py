@@ -345,7 +345,28 @@ def scheduler_count(arguments: Sequence[str]) -> int:
     Data parallel ranks share them (attention DP) or multiply them, by version and flags, so they are not counted.
     """
     asked = requested(arguments)
-    return max(1, _positive(asked.get("tp_size")) * _positive(asked.get("pp_size")))
+    return max(1, _positive(asked.get("tp_size")) * _positive(asked.get("pp_size")) // node_count(arguments))
+
+
+def node_count(arguments: Sequence[str]) -> int:
+    """Over how many nodes a server with these arguments goes: --nnodes."""
+    return _positive(next(reversed(argument_values(arguments, ("--nnodes",))), None))
+
+
+def node_rank(arguments: Sequence[str]) -> int:
+    """Which of its nodes this one is: --node-rank. Rank 0 alone takes requests."""
+    text = next(reversed(argument_values(arguments, ("--node-rank",))), "0")
+    return int(text) if text.isdigit() else 0
+
+
+def rank_is_up(client: Client) -> bool:
+    """Whether a node other than rank 0 has loaded its part.
+
+    It takes no requests. Once all its schedulers are ready it opens a server of two paths, whose /ping is 200 for as long as its main
+    process lives (``launch_dummy_health_check_server`` in srt/utils/common.py, seen with 0.5.23): so it proves the load, not the
+    schedulers' lives.
+    """
+    return client.get("/ping", 2.0).status == 200
 
 
 def _positive(text: Optional[str]) -> int:

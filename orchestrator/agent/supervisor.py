@@ -42,6 +42,7 @@ from orchestrator.agent.wire_words import gpu_held_by, held_by, locked_by
 
 if TYPE_CHECKING:
     from orchestrator.agent.box_steps import BoxSteps
+    from orchestrator.agent.ranks import Group
 
 _START_SECONDS = 20.0
 _PROGRAM = """\
@@ -285,11 +286,23 @@ def _gpus_of(order: wire.Order) -> List[str]:
 
 
 def _carry_out(order: wire.Order, steps: "BoxSteps", journal: Journal, history: Optional[History], path: Path) -> wire.OrderResult:
+    from orchestrator.agent.rank_link import joined
+
+    with joined(order) as group:
+        result = _walk(order, steps, journal, history, path, group)
+        if result.state in (wire.State.REFUSED, wire.State.DOWN):
+            group.give_up(result.summary)
+    return result
+
+
+def _walk(
+    order: wire.Order, steps: "BoxSteps", journal: Journal, history: Optional[History], path: Path, group: "Group"
+) -> wire.OrderResult:
     from orchestrator.agent.relaunch import Relaunch
     from orchestrator.agent.router_steps import BoxRouterSteps
 
     router = None if order.router is None else BoxRouterSteps(order.router)
-    machine = Relaunch(order, steps, journal, boot_identity(), lambda: _cancelled(path), router)
+    machine = Relaunch(order, steps, journal, boot_identity(), lambda: _cancelled(path), router, group)
     try:
         copies.require(order)
         return machine.run() if history is None else machine.resume(history)

@@ -11,6 +11,7 @@ from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.failure_classes import Category
 from orchestrator.agent.history import RESULT, USUAL, History
 from orchestrator.agent.phases import BEYOND_GATE
+from orchestrator.agent.ranks import Alone, Group
 from orchestrator.agent.router_steps import RouterSteps
 from orchestrator.agent.steps import LaunchFailed, Observed, Previous, Ready, Recorder, Steps, Stopped
 from orchestrator.agent.wire import Outcome, State
@@ -26,6 +27,7 @@ class Walk:
         boot: which boot of the machine this is (:func:`own_session.boot_identity`).
         cancelled: why the operator wants it stopped safely; None as long as nobody does.
         router: takes the server out of its router and has it in; None: it stands behind none, or somebody else does that.
+        group: the supervisors of the server's other nodes.
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class Walk:
         boot: str,
         cancelled: Callable[[], Optional[str]],
         router: Optional[RouterSteps] = None,
+        group: Optional[Group] = None,
     ) -> None:
+        self.group: Group = Alone() if group is None else group
         self.order = order
         self.steps = steps
         self.journal = journal

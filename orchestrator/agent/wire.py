@@ -22,6 +22,7 @@ from orchestrator.agent.wire_base import (
     Request,
     Verdict,
 )
+from orchestrator.agent.wire_nodes import RankGroup, RankStanding
 from orchestrator.agent.wire_notice import Afterwards, Fate
 from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
 from orchestrator.agent.wire_router import RouterSeat
@@ -44,6 +45,8 @@ __all__ = [  # and the types that are defined here
     "PingRequest",
     "PlaceFacts",
     "Policy",
+    "RankGroup",
+    "RankStanding",
     "Request",
     "Staging",
     "StagingPlan",
@@ -467,6 +470,8 @@ class Order:
     """What is to follow its end; None: nothing."""
     router: Optional[RouterSeat] = None
     """Where the box takes the server out of a router before the stop, and has what serves in again."""
+    group: Optional[RankGroup] = None
+    """Which part of a server over several nodes it is about; None: the server is on one node."""
 
     @property
     def launch_id(self) -> Optional[str]:

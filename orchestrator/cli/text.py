@@ -282,7 +282,7 @@ def result_blocks(result: wire.OrderResult) -> list[Block]:
     return blocks
 
 
-_NOT_THE_SERVERS = frozenset({Category.CANCELLED, Category.REBOOTED, Category.SUPERVISOR_ENDED})
+_NOT_THE_SERVERS = frozenset({Category.CANCELLED, Category.REBOOTED, Category.SUPERVISOR_ENDED, Category.ANOTHER_RANK})
 """Classes that say nothing against the new server."""
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from orchestrator.agent import wire
 from orchestrator.config.fields import ArgumentType
-from orchestrator.config.models import Backend, Service, Variant
+from orchestrator.config.models import NODE_FLAGS, Backend, Service, Variant
 from orchestrator.config.variants import choose
 from orchestrator.errors import UsageError
 
@@ -34,29 +34,33 @@ def compose_launch(
     secrets: Mapping[str, str],
     signs: Mapping[str, bool] | None = None,
     overlay: Overlay | None = None,
+    rank: int = 0,
 ) -> wire.Launch:
     """The service with the profiles laid over it, and over these a sweep's `overlay`.
 
     A profile's value takes the place of the service's own; a profile's ``false`` takes the service's flag away. No flag
     comes twice. `secrets` are the values of :func:`orchestrator.config.secrets.resolve_secrets`, `signs` is what the installed SGLang
-    was found to have of what the profiles' variants name (:func:`orchestrator.config.variants.signs`).
+    was found to have of what the profiles' variants name (:func:`orchestrator.config.variants.signs`). `rank` says which of the
+    service's nodes it is for, where it goes over several; the service is then that node's (:meth:`Service.at_rank`).
 
     Raises:
         RefusedError: a profile can't be had in this SGLang version.
-        UsageError: two profiles set the same flag or variable to different values, or the overlay sets one that a profile sets.
+        UsageError: a profile says over which nodes the server goes; two profiles set the same flag or variable to different values, or
+            the overlay sets one that a profile sets.
     """
     overlay = overlay or Overlay()
     variants = [(backend.name, choose(backend, sglang_version, signs or {}).variant) for backend in backends]
     flags = _merged("flag", [(name, variant.arguments) for name, variant in variants])
     environment = _merged("environment variable", [(name, variant.environment) for name, variant in variants])
     _refuse_clash(variants, overlay)
+    nodes = _node_flags(service, rank, {**flags, **overlay.arguments})
     return wire.Launch(
         launch_id=launch_id,
         service=service.name,
         backend="+".join(name for name, _ in variants),
         python=service.python,
         entry=list(service.entry),
-        arguments=_command_line(service, {**service.arguments, **flags, **overlay.arguments}),
+        arguments=_command_line(service, {**service.arguments, **flags, **overlay.arguments, **nodes}),
         host=service.bind,
         port=service.port,
         environment={**service.environment, **environment},
@@ -105,6 +109,16 @@ def _refuse_clash(variants: Sequence[tuple[str, Variant]], overlay: Overlay) -> 
                     evidence=[f"{name}: {flag} {variant.arguments[flag]}"],
                     next_step=f"leave {flag} out, or write a profile for each value",
                 )
+
+
+def _node_flags(service: Service, rank: int, laid_over: Mapping[str, ArgumentType]) -> dict[str, ArgumentType]:
+    """What SGLang is told of the nodes; nothing where there is only one."""
+    if not service.nodes or service.dist_init_addr is None:
+        return {}
+    for flag in NODE_FLAGS:
+        if flag in laid_over:
+            raise UsageError(f"a backend profile sets {flag}, which the service's nodes say", next_step="take it out of the profile")
+    return dict(zip(NODE_FLAGS, (len(service.nodes) + 1, rank, service.dist_init_addr), strict=True))
 
 
 def _merged(kind: str, parts: Sequence[tuple[str, Mapping[str, Value]]]) -> dict[str, Value]:

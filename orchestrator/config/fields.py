@@ -97,6 +97,15 @@ def _check_address(value: str) -> str:
     return value
 
 
+def _check_host_port(value: str) -> str:
+    """A host name or an IP address, and a port: HOST:PORT."""
+    address, colon, port = value.rpartition(":")
+    if not colon or not port.isdigit() or not 2 <= int(port) <= 65535:
+        raise ValueError(f"{value!r} is not HOST:PORT, with a port from 2 to 65535")
+    _check_address(address.strip("[]"))
+    return value
+
+
 def _check_compute_capability(value: str) -> str:
     """A compute capability, such as "10.0"."""
     if _COMPUTE_CAPABILITY.fullmatch(value) is None:
@@ -250,6 +259,7 @@ AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
 Program = Annotated[str, AfterValidator(_check_program)]
 LocalPath = Annotated[str, AfterValidator(local_path)]
 Address = Annotated[str, AfterValidator(_check_address)]
+HostPort = Annotated[str, AfterValidator(_check_host_port)]
 ComputeCapability = Annotated[str, AfterValidator(_check_compute_capability)]
 ModuleName = Annotated[str, AfterValidator(_check_module)]
 QualifiedName = Annotated[str, AfterValidator(_check_qualified_name)]

@@ -158,6 +158,8 @@ class Inventory:
         if name is not None:
             return self._service_on(self._look_up("service", name, self.services, "fab services"), host)
         candidates = [service for service in self.services.values() if host in (None, service.host)]
+        if not candidates:
+            candidates = [service for service in self.services.values() if any(node.host == host for node in service.nodes)]
         default = None if host is None else self.hosts[host].service
         if default is not None:
             return self.services[default]
@@ -171,7 +173,7 @@ class Inventory:
         )
 
     def _service_on(self, service: Service, host: str | None) -> Service:
-        if host is not None and service.host != host:
+        if host is not None and host not in (service.host, *(node.host for node in service.nodes)):
             raise UsageError(f"service {service.name} is on host {service.host}, not on {host}")
         return service
 

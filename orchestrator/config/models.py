@@ -280,6 +280,21 @@ class FloorModel(StrictModel):
     """A ceiling for a single stream that somebody has noted: held against the one that the others make."""
 
 
+class NodeModel(StrictModel):
+    """A node of a server that goes over several, beside that of rank 0."""
+
+    host: Name
+    """The host that it is, by its name in hosts.yml."""
+    place: PlaceKind = "container"
+    """Where on that host its part runs."""
+    port: Port | None = None
+    """Where its part tells that it is up; left out: the service's port."""
+
+
+NODE_FLAGS = ("--nnodes", "--node-rank", "--dist-init-addr")
+"""What `nodes` and `dist_init_addr` say."""
+
+
 class Service(StrictModel):
     """One SGLang server as it should run.
 
@@ -311,6 +326,10 @@ class Service(StrictModel):
     """Exact long flags, as the installed SGLang spells them; a backend profile replaces a flag of the same name."""
     environment: Environment = {}
     """Variables, as the server should see them."""
+    nodes: list[NodeModel] = []
+    """The nodes of ranks 1, 2, ... of a server that goes over several; rank 0, which takes the requests, is on `host`."""
+    dist_init_addr: fields.HostPort | None = None
+    """SGLang's --dist-init-addr: HOST:PORT of rank 0, as every node reaches it. The port below it is the supervisors'."""
     backend: NonEmpty | None = None
     """The backend profiles (``flashinfer_cutlass+ep8``) that `fab launch` uses when it names none."""
     secrets: dict[fields.SecretName, fields.SecretReference] = {}
@@ -331,6 +350,27 @@ class Service(StrictModel):
     @property
     def in_container(self) -> bool:
         return self.place == "container"
+
+    def at_rank(self, rank: int) -> Self:
+        """The service as one of its nodes has it: its part on that node."""
+        if rank == 0:
+            return self
+        node = self.nodes[rank - 1]
+        return self.model_copy(update={"host": node.host, "place": node.place, "port": node.port or self.port})
+
+    @model_validator(mode="after")
+    def _nodes_are_told_once(self) -> Self:
+        if bool(self.nodes) != (self.dist_init_addr is not None):
+            raise ValueError("nodes and dist_init_addr need each other")
+        given = [flag for flag in NODE_FLAGS if flag in self.arguments]
+        if self.nodes and given:
+            raise ValueError(f"{given[0]} is not set in arguments: nodes and dist_init_addr say it")
+        hosts = [self.host, *(node.host for node in self.nodes)]
+        if len(set(hosts)) != len(hosts):
+            raise ValueError("a host is named twice: each of its nodes is another host")
+        if self.nodes and self.boot:
+            raise ValueError("boot: true is not for a server over several nodes: a part that comes back alone serves nothing")
+        return self
 
 
 class ProbeModel(StrictModel):

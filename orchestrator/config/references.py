@@ -89,6 +89,13 @@ def _check_service(service: Entry[Service], hosts: Declared[Host], backends: Dec
     in_container = service.text("place") == "container" or "place" not in service.data
     if host is not None and in_container and "container" not in host.data:
         service.report(("place",), f"host {service.text('host')!r} has no container; write place: host")
+    nodes = service.data.get("nodes")
+    for index in range(len(nodes) if isinstance(nodes, list) else 0):
+        _check_name("host", service, ("nodes", index, "host"), hosts)
+        other = hosts.entries.get(service.text("nodes", index, "host") or "")
+        inside = service.text("nodes", index, "place") in (None, "container")
+        if other is not None and inside and "container" not in other.data:
+            service.report(("nodes", index), "that host has no container; write place: host")
     for name in _profiles(service.text("backend") or ""):
         if name and backends.lacks(name):
             service.report(("backend",), f"there is no backend profile {name!r}; {did_you_mean(name, list(backends.entries))}")

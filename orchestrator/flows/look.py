@@ -111,7 +111,7 @@ def candidate(
         )
     secret_values = resolve_secrets(target.service)
     observer.hide(list(secret_values.values()))
-    return compose_launch(target.service, backends, found.sglang_version, new_id(), secret_values, found_signs, overlay)
+    return compose_launch(target.service, backends, found.sglang_version, new_id(), secret_values, found_signs, overlay, target.rank)
 
 
 def preflight(

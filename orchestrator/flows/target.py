@@ -71,6 +71,17 @@ class Target:
     inventory: Inventory
     host: Host
     service: Service
+    rank: int = 0
+    """Which node of a service that goes over several, whose part `service` then is."""
+
+    def parts(self) -> list[Target]:
+        """The service on each of its nodes, in the order of their ranks; on one node that is itself."""
+        whole = self.inventory.services[self.service.name] if self.service.nodes else self.service
+        return [self._at(whole, rank) for rank in range(len(whole.nodes) + 1)] if whole.nodes else [self]
+
+    def _at(self, whole: Service, rank: int) -> Target:
+        part = whole.at_rank(rank)
+        return Target(self.inventory, self.inventory.host(part.host), part, rank)
 
     @property
     def place(self) -> str:
@@ -136,7 +147,8 @@ def choose_target(inventory: Inventory, host: str | None, service: str | None) -
     if host is None and service is None and inventory.hosts:
         host = next(iter(inventory.hosts))
     chosen = inventory.service(service, host)
-    return Target(inventory, inventory.host(chosen.host), chosen)
+    parts = Target(inventory, inventory.host(chosen.host), chosen).parts()
+    return next((part for part in parts if part.host.name == host), parts[0])
 
 
 def choose_subject(inventory: Inventory, host: str | None, service: str | None) -> tuple[Host, Target | None]:
