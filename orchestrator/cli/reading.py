@@ -27,7 +27,7 @@ def status(
     """
     from orchestrator.cli import fleet_views
     from orchestrator.cli.documents.reading import Status
-    from orchestrator.cli.status_text import boot_blocks, status_blocks
+    from orchestrator.cli.status_text import boot_blocks, rank_blocks, status_blocks
     from orchestrator.flows.status import host_status
     from orchestrator.flows.status import status as ask
     from orchestrator.flows.target import choose_subject
@@ -44,8 +44,11 @@ def status(
         call.answer(Status(str(loaded.directory), subject.name, None, None, None, boot))
         return 0
     found = ask(target)
-    call.screen.show([*status_blocks(target.service.name, target.place, found.survey, found.boot), inventory_line])
-    call.answer(Status(str(loaded.directory), target.host.name, target.place, target.service.name, found.survey, found.boot))
+    ranks = rank_blocks(target.service.name, target.rank, found.ranks)
+    call.screen.show([*status_blocks(target.service.name, target.place, found.survey, found.boot), *ranks, inventory_line])
+    rank = target.rank if found.ranks else None
+    about = (str(loaded.directory), target.host.name, target.place, target.service.name)
+    call.answer(Status(*about, found.survey, found.boot, rank, list(found.ranks)))
     return 0
 
 

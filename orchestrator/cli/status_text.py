@@ -15,7 +15,7 @@ from orchestrator.cli.hook_text import notice_line
 from orchestrator.cli.text import moment, server_command, server_lines, verdict_blocks
 
 if TYPE_CHECKING:
-    from orchestrator.flows.status import BootTuning
+    from orchestrator.flows.status import BootTuning, RankStatus
 
 _HEALTH_TONES: dict[str, Tone] = {"serving": "good", "starting": "warn", "unhealthy": "bad", "silent": "bad", "down": "bad"}
 
@@ -71,6 +71,25 @@ def boot_blocks(boot: BootTuning) -> list[Block]:
         blocks.append(Line(f"        -> fab prep --unpersist --host {boot.host} && fab prep --persist {at}", whole=True))
     elif tone:
         blocks.append(Line(f"        -> fab prep --check {at}", whole=True))
+    return blocks
+
+
+def rank_blocks(service: str, rank: int, others: Sequence[RankStatus]) -> list[Block]:
+    """Which node of a service over several was shown, and one line for each other one."""
+    if not others:
+        return []
+    blocks: list[Block] = [Line(f"ranks   this is rank {rank}; rank 0 takes the requests")]
+    for other in others:
+        found = other.survey
+        if found is None:
+            blocks.append(Line(f"        rank {other.rank} in {other.place}: not known: {other.problem}", "bad"))
+            continue
+        server = "no server" if found.server is None else f"process {found.server.main.pid} on port {found.server.port}"
+        launch = "" if found.server is None or found.server.launch_id is None else f", launch {found.server.launch_id}"
+        text = f"        rank {other.rank} in {other.place}: {found.health}, {server}{launch}"
+        blocks.append(Line(text, _HEALTH_TONES.get(found.health, "warn")))
+        if found.order is not None and (found.order.live or found.order.half_done):
+            blocks.append(Line(f"        -> fab attach --host {other.host} --service {service}", whole=True))
     return blocks
 
 

@@ -173,7 +173,7 @@ def carry_out(
     unknown = f"whether {target.place} took the {order.kind} {order.order_id} is not known"
     begun = run_before(target, order, observer, force=force)
     try:
-        holder = _submit(agent, target, order, unknown)
+        holder = submit(agent, target, order, unknown)
     except KeyboardInterrupt:
         raise InterruptedByOperatorError(f"interrupted here; {unknown}", next_step=target.command("status")) from None
     except ConnectionLostError:
@@ -212,7 +212,7 @@ def watch(
                     raise
                 may_ask = False
             standing = f"whether the {name} was asked to stop is not known; it comes to a safe end in {target.place} either way"
-            asked = _cancel(target, order, observer, connect)
+            asked = cancel(target, order, observer, connect)
             standing = f"the {name} stops safely in {target.place} and needs nobody here" if asked else goes_on
         result = dataclasses.replace(result, next_step=target.named(result.next_step))
         standing = f"the {name} has ended: {result.state}"
@@ -224,7 +224,7 @@ def watch(
     return result
 
 
-def _cancel(target: Target, order: AnyOrder, observer: Observer, connect: Connect) -> bool:
+def cancel(target: Target, order: AnyOrder, observer: Observer, connect: Connect) -> bool:
     """Ask the supervisor to stop safely; whether that could be asked. Following goes on either way."""
     request = wire.Cancel(target.service.name, target.state_root, order.order_id, operator_name())
     try:
@@ -237,7 +237,13 @@ def _cancel(target: Target, order: AnyOrder, observer: Observer, connect: Connec
     return True
 
 
-def _submit(agent: Agent, target: Target, order: wire.Order, unknown: str) -> str:
+def submit(agent: Agent, target: Target, order: wire.Order, unknown: str) -> str:
+    """Hand an order to the box; what carries it out there. `unknown` is said where nobody can tell whether it was taken.
+
+    Raises:
+        LockedError, RefusedError: the box won't; nothing was touched.
+        ConnectionLostError: the box was lost sight of.
+    """
     try:
         return agent.ask("submit", order, wire.Submitted, SUBMIT_SECONDS).holder
     except LockedError as error:

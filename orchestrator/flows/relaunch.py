@@ -110,6 +110,10 @@ def _change(
     interruption: Interruption,
     patience: Patience,
 ) -> Outcome:
+    if target.service.nodes:
+        from orchestrator.flows import nodes
+
+        return nodes.change(verb, target, backends, options, observer, confirm, connect, open, interruption, patience)
     asked_host = host_beside(target.inventory, target.host, open) if target.service.in_container else None
     with connect(target) as agent:
         observer.note(f"looking at {target.place}: what runs, what is installed")

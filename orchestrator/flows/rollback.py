@@ -69,6 +69,11 @@ def _rollback(
     interruption: Interruption,
     patience: Patience,
 ) -> Outcome:
+    if target.service.nodes:
+        raise RefusedError(
+            f"{target.service.name} goes over {len(target.parts())} nodes: a launch of one node's records is not the whole of it",
+            next_step=target.parts()[0].command("relaunch", "--backend NAME"),
+        )
     asked_host = host_beside(target.inventory, target.host, open) if target.service.in_container else None
     with connect(target) as agent:
         observer.note(f"looking at {target.place}: what runs, and what ran before")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 BOOT_SECONDS = 15.0
 """For the host's own answer: what systemd and its journal say of one unit."""
+RANK_SECONDS = 15.0
+"""How much longer than for the node that is asked first the status waits for the others."""
 HOST_SECONDS = 2.0
 """How much longer than for the service's place the status waits for the host."""
 
@@ -35,18 +39,52 @@ class BootTuning:
 
 @dataclass(frozen=True)
 class Status:
-    """The service's place, and its host."""
+    """The service's place, and its host; of a service over several nodes also the other nodes."""
 
     survey: wire.SurveyReport
     boot: BootTuning
+    ranks: Sequence[RankStatus] = ()
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """Another node of a service over several. `survey` is None where it can't be asked, and `problem` says why."""
+
+    rank: int
+    host: str
+    place: str
+    survey: wire.SurveyReport | None = None
+    problem: str | None = None
 
 
 def status(target: Target, connect: Connect = connect, open: Open = open_agent) -> Status:  # noqa: A002
     """What runs, how it is, the newest order, and what tunes the host when it boots.
 
     Raises:
-        UnreachableError: the service's place can't be reached, trusted or used. Of the host that is part of the answer.
+        UnreachableError: the service's place can't be reached, trusted or used. Of the host, and of other nodes, that is part of the
+            answer.
     """
+    others = [part for part in target.parts() if part.rank != target.rank]
+    asked = [Beside(functools.partial(_rank_status, part, connect)) for part in others]
+    found = _status(target, connect, open)
+    return dataclasses.replace(found, ranks=[_settled_rank(one, part) for one, part in zip(asked, others, strict=True)])
+
+
+def _rank_status(part: Target, connect: Connect) -> RankStatus:
+    with connect(part) as agent:
+        return RankStatus(part.rank, part.host.name, part.place, look.survey(agent, part))
+
+
+def _settled_rank(asked: Beside[RankStatus], part: Target) -> RankStatus:
+    try:
+        return asked.result(RANK_SECONDS)
+    except OrchestratorError as error:
+        return RankStatus(part.rank, part.host.name, part.place, problem=error.message)
+    except TimeoutError as error:
+        return RankStatus(part.rank, part.host.name, part.place, problem=str(error))
+
+
+def _status(target: Target, connect: Connect, open: Open) -> Status:  # noqa: A002
     if not target.service.in_container:
         with connect(target) as agent:
             return _in_one(agent, target)

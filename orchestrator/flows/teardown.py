@@ -41,6 +41,10 @@ def _teardown(
     interruption: Interruption,
     patience: Patience,
 ) -> Outcome:
+    if target.service.nodes:
+        from orchestrator.flows import nodes
+
+        return nodes.teardown(target, options, observer, confirm, connect, interruption, patience)
     with connect(target) as agent:
         observer.note(f"looking at {target.place}: what runs")
         found = survey_with_clear_way(agent, target, wire.OrderKind.TEARDOWN, options, observer, confirm, interruption, connect, patience)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.agent.wire import SurveyReport
-from orchestrator.flows.status import BootTuning
+from orchestrator.flows.status import BootTuning, RankStatus
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Status:
         place: the host or its container, as the screen names it.
         report: what was found in the place.
         boot: what applies a tuning profile when the host boots.
+        rank: which node of a service over several this is; null for one on one node.
+        ranks: its other nodes, each as far as it could be asked.
     """
 
     inventory: str
@@ -25,6 +27,8 @@ class Status:
     service: str | None
     report: SurveyReport | None
     boot: BootTuning
+    rank: int | None = None
+    ranks: list[RankStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
