@@ -178,8 +178,9 @@ def further(one: wire.RankStanding, other: wire.RankStanding) -> wire.RankStandi
 
 
 def behind(standings: List[wire.RankStanding], point: int) -> List[int]:
-    """The ranks that have not reached `point`."""
-    return [standing.rank for standing in standings if standing.point < point]
+    """The ranks that are not at `point` or beyond it; who has turned back is not beyond any point of the way forward."""
+    end = Point.BACK_CLEAN if point < Point.BACK_CLEAN else 1 << 16
+    return [standing.rank for standing in standings if not point <= standing.point < end]
 
 
 class Together:
@@ -216,7 +217,6 @@ class Together:
         watch = self.pulse_back if point >= Point.BACK_CLEAN else self.pulse
 
         def all_there() -> bool:
-            # Asked first: who was there once may have turned back since, for a reason that this one has yet to meet.
             if not behind(self._table.standings(), point):
                 return True
             watch()
@@ -273,6 +273,9 @@ class Together:
             raise _failed(failed.failure if told else f"rank {failed.rank} failed: {failed.failure}")
 
     def _require_heard(self) -> None:
+        gone = next((each for each in self._others() if each.left), None)
+        if gone is not None:
+            raise _failed(f"the supervisor of rank {gone.rank} has ended before the others")
         silent = self._table.silent()
         if silent is not None:
             raise _failed(f"rank {silent} was not heard of for {SILENCE_SECONDS:.0f} s{self._trouble()}")
