@@ -335,7 +335,7 @@ class Service(StrictModel):
     secrets: dict[fields.SecretName, fields.SecretReference] = {}
     """SGLang's arguments that are secrets, and where each value is found on the operator's machine."""
     boot: bool | None = None
-    """Whether the server comes back by itself after a crash and a restart of the machine; None: where systemd runs."""
+    """Whether the server comes back by itself after a crash and a restart of the machine; None: where systemd runs. Over `nodes` never."""
     policy: PolicyModel = PolicyModel()
     """Deadlines and thresholds of a change, where the defaults do not fit."""
     expectations: list[ExpectationModel] = []
@@ -368,8 +368,6 @@ class Service(StrictModel):
         hosts = [self.host, *(node.host for node in self.nodes)]
         if len(set(hosts)) != len(hosts):
             raise ValueError("a host is named twice: each of its nodes is another host")
-        if self.nodes and self.boot:
-            raise ValueError("boot: true is not for a server over several nodes: a part that comes back alone serves nothing")
         return self
 
 

@@ -17,6 +17,7 @@ SECTIONS: tuple[str, ...] = (
     "host",
     "container",
     "service",
+    "nodes",
     "policy",
     "expectations",
     "floor",
@@ -33,7 +34,7 @@ SECTIONS: tuple[str, ...] = (
 
 _INSIDE: Mapping[File, tuple[tuple[int, str], ...]] = {
     "host": ((2, "container"), (2, "hooks"), (2, "webhook")),
-    "service": ((0, "policy"), (0, "expectations"), (0, "floor"), (0, "secrets"), (0, "hooks"), (0, "webhook")),
+    "service": ((0, "nodes"), (0, "policy"), (0, "expectations"), (0, "floor"), (0, "secrets"), (0, "hooks"), (0, "webhook")),
 }
 """Sections that are a part of a file: how deep the key lies that begins one, and that key, which is also the section's name."""
 

@@ -18,6 +18,7 @@ SECTION_MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "host": (models.Host,),
     "container": (models.Container,),
     "service": (models.Service,),
+    "nodes": (models.NodeModel,),
     "policy": (models.PolicyModel, models.PhaseLimitsModel),
     "expectations": (models.ExpectationModel,),
     "floor": (models.FloorModel,),

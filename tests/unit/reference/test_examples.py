@@ -26,7 +26,8 @@ from orchestrator.reference.model_fields import GIVEN, models_below
 from orchestrator.reference.pages import EXAMPLES
 
 BASE = {
-    "hosts.yml": "hosts:\n  gpu1:\n    address: 192.0.2.1\n    container:\n      reached_by: pct\n      id: 101\n",
+    "hosts.yml": "hosts:\n  gpu1:\n    address: 192.0.2.1\n    container:\n      reached_by: pct\n      id: 101\n"
+    "  gpu2:\n    address: 192.0.2.2\n    container:\n      reached_by: pct\n      id: 101\n",
     "services/glm5.yml": "name: glm5\nhost: gpu1\npython: /opt/sglang/bin/python\nmodel: /models/m\n",
     "backends/fast.yml": 'name: fast\nkind: backend\nsummary: When it must be fast.\nvariants: [{sglang: ">=0.5.11"}]\n',
     "tuning/quick.yml": "name: quick\nsummary: Reads.\nknobs: [{knob: cpu_governor}]\n",
