@@ -27,9 +27,12 @@ class Entry(Generic[Model]):
         """The text at `path` below the entry, None where there is none."""
         value: Any = self.data
         for part in path:
-            if not isinstance(value, dict) or part not in value:
+            if isinstance(value, list) and isinstance(part, int) and part < len(value):
+                value = value[part]
+            elif isinstance(value, dict) and part in value:
+                value = value[part]
+            else:
                 return None
-            value = value[part]
         return value if isinstance(value, str) else None
 
     def report(self, path: KeyPath, message: str) -> None:

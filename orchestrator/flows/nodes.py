@@ -163,7 +163,9 @@ def whole_plan(parts: Sequence[Part]) -> Plan:
         by_hand += [f"# {part.name}", *part.plan.by_hand]
     remarks = [f"over {len(parts)} nodes, all or none: {where}", *head.plan.remarks]
     if head.plan.verb != wire.OrderKind.TEARDOWN:
-        remarks.append("it does not come back by itself after a crash or a restart of a machine: a part that came back alone would serve nothing")
+        remarks.append(
+            "it does not come back by itself after a crash or a restart of a machine: a part that came back alone would serve nothing"
+        )
     gone = [part.name for part in parts if part.found.server is None]
     if head.plan.verb != wire.OrderKind.LAUNCH and 0 < len(gone) < len(parts):
         remarks.append(f"nothing runs as {', '.join(gone)}, so there is nothing whole to go back to")
