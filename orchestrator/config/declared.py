@@ -27,12 +27,10 @@ class Entry(Generic[Model]):
         """The text at `path` below the entry, None where there is none."""
         value: Any = self.data
         for part in path:
-            if isinstance(value, list) and isinstance(part, int) and part < len(value):
-                value = value[part]
-            elif isinstance(value, dict) and part in value:
-                value = value[part]
+            if isinstance(value, list) and isinstance(part, int):
+                value = value[part] if part < len(value) else None
             else:
-                return None
+                value = value.get(part) if isinstance(value, dict) else None
         return value if isinstance(value, str) else None
 
     def report(self, path: KeyPath, message: str) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.wire_launches import BootAction
 from orchestrator.cli.status_text import rank_blocks
 from orchestrator.config import compose_launch, load_inventory
 from orchestrator.errors import ConfigError, ConnectError, LockedError, RefusedError, UsageError
+from orchestrator.flows.boot import boot
 from orchestrator.flows.order import Options, Outcome
 from orchestrator.flows.plan import Plan
 from orchestrator.flows.relaunch import launch, relaunch
@@ -182,6 +184,11 @@ def test_another_nodes_host_names_its_part(folder: Path) -> None:
 def test_a_rollback_by_one_nodes_records_is_refused(whole: Target) -> None:
     with pytest.raises(RefusedError, match="over 2 nodes"):
         rollback(whole, None, Options(), Heard(), yes, Cluster().connect)
+
+
+def test_one_part_is_not_made_to_come_back_alone(whole: Target) -> None:
+    with pytest.raises(RefusedError, match="a part that came back alone"):
+        boot(whole, BootAction.ON, Cluster().connect)
 
 
 @pytest.mark.parametrize(
