@@ -274,6 +274,11 @@ def test_several_nodes_are_refused(service: Service) -> None:
     assert outcome(check(service, service.launch("--nnodes", "2")), "multi_node") == "refuse"
 
 
+def test_the_part_of_a_service_over_several_nodes_is_no_reason_to_refuse(service: Service) -> None:
+    report = check(service, service.launch("--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "10.0.0.1:20000"))
+    assert "multi_node" not in [verdict.check for verdict in report.verdicts]
+
+
 def test_a_missing_interpreter_is_refused(service: Service) -> None:
     report = check(service, dataclasses.replace(service.launch(), python="/no/such/python"))
     assert outcome(report, "python") == "refuse"

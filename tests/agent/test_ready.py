@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -457,3 +458,44 @@ def test_a_gap_is_told_and_ends_nothing(scene: Scene, after: Callable[..., None]
     started[0].close()
     clock.stop()
     assert any("stood still for 500 s" in detail for _, detail in scene.reports)
+
+
+class RankHandler(BaseHTTPRequestHandler):
+    """What SGLang opens on the nodes other than rank 0: two paths."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path in ("/ping", "/health") else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Quiet."""
+
+
+@pytest.fixture
+def rank(scene: Scene) -> Iterator[Scene]:
+    """A launch of rank 1 of two, with one scheduler of the two, whose port is up."""
+    scene.arguments = ["--model-path", "/models/m", "--tp-size", "2", "--nnodes", "2", "--node-rank", "1"]
+    server = HTTPServer(("127.0.0.1", scene.port), RankHandler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield scene
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_rank_that_takes_no_requests_is_ready_once_its_port_is_up(rank: Scene) -> None:
+    report = rank.wait()
+    assert report.schedulers == 1
+    assert len(rank.first_answers) == 1
+
+
+def test_a_rank_whose_port_is_somebody_elses_is_not_ready(rank: Scene) -> None:
+    rank.owners = {1}
+    assert rank.fail().category == "port_in_use"
+
+
+def test_a_rank_whose_scheduler_died_is_not_ready(rank: Scene, after: Callable[..., None]) -> None:
+    rank.policy = dataclasses.replace(rank.policy, load_total=30.0)
+    rank.owners = set()
+    after(0.8, lambda: rank.members.kill(rank.scheduler))
+    assert rank.fail().category == "scheduler_died"

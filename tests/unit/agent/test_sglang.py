@@ -244,10 +244,16 @@ def test_echo(arguments: list[str], wrong: int, changed: int) -> None:
         (["--tp-size", "8"], 8),
         (["--tp", "4", "--pp-size=2"], 8),
         (["--tp-size", "8", "--dp-size", "8", "--enable-dp-attention"], 8),
+        (["--tp-size", "16", "--nnodes", "2", "--node-rank", "1"], 8),
     ],
 )
 def test_scheduler_count(arguments: list[str], count: int) -> None:
     assert sglang.scheduler_count(arguments) == count
+
+
+def test_which_of_how_many_nodes_a_command_line_is_for() -> None:
+    assert (sglang.node_rank(["--tp-size", "8"]), sglang.node_count(["--tp-size", "8"])) == (0, 1)
+    assert (sglang.node_rank(["--node-rank=3"]), sglang.node_count(["--nnodes", "4"])) == (3, 4)
 
 
 def test_health_without_an_answer() -> None:

@@ -198,6 +198,13 @@ class Engine:
             log("No live scheduler processes found; skipping py-spy and CUDA coredump.")
         self.kill_everything()
 
+    def end_with_the_others(self) -> NoReturn:
+        """Another node's part has ended: a scheduler hits an exception, and so main gets its SIGQUIT; from any thread."""
+        if self._watching.is_set():
+            os.kill(os.getpid(), signal.SIGQUIT)
+            raise SystemExit(1)
+        self.kill_everything()
+
     def release_schedulers(self) -> None:
         """ShutdownReq to every rank, and up to 15 s for them to let go of their GPUs."""
         self._watching.clear()

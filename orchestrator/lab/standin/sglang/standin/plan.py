@@ -54,7 +54,8 @@ class Plan:
 
     @property
     def ranks(self) -> int:
-        return int(self["tp_size"])
+        """Of this node."""
+        return max(1, int(self["tp_size"]) // int(self["nnodes"]))
 
     @property
     def has_graphs(self) -> bool:

@@ -17,6 +17,7 @@ from sglang.standin.loading import enter_phase
 from sglang.standin.log import log, uvicorn
 from sglang.standin.plan import make_plan
 from sglang.standin.process import Record
+from sglang.standin.ranks import Ranks, serve_rank
 from sglang.standin.settings import Settings
 
 _WARM_UP_TRIES = 120
@@ -34,12 +35,15 @@ def run_server(server_args: ServerArgs, settings: Settings) -> int:
     engine = Engine(plan)
     try:
         log("Using default HuggingFace chat template with detected content format: string")
-        return _serve(engine, engine.wait_until_loaded())
+        ranks = Ranks(plan)
+        ranks.meet(engine)
+        loaded = engine.wait_until_loaded()
+        return serve_rank(engine) if ranks.rank else _serve(engine, loaded, ranks)
     finally:
         engine.kill_children()
 
 
-def _serve(engine: Engine, loaded: dict[str, Any]) -> int:
+def _serve(engine: Engine, loaded: dict[str, Any], ranks: Ranks) -> int:
     """Uvicorn's order: the application starts (and with it the warm-up), only then the port is bound."""
     engine.begin_serving()
     status = [STARTING]
@@ -58,6 +62,7 @@ def _serve(engine: Engine, loaded: dict[str, Any]) -> int:
     reason = engine.next_event()
     if reason == CRASHED:
         engine.crash()
+    ranks.shut_down()
     if reason == DRAINED:
         engine.release_schedulers()
     server.socket.close()
