@@ -90,7 +90,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         described = yaml.safe_load(next(path for path in services.iterdir() if HEAD in path.read_text(encoding="utf-8")).read_text())
         described |= {"name": SERVICE, "port": ports[0], "dist_init_addr": f"127.0.0.1:{meeting}"}
         described["nodes"] = [{"host": OTHER, "place": described.get("place", "container"), "port": ports[1]}]
-        described["policy"] = {**described.get("policy", {}), "measure": False, "generations": 1, "grace": 3.0}
+        described["policy"] = {
+            **described.get("policy", {}),
+            "measure": False,
+            "generations": 1,
+            "grace": 3.0,
+            "load_stall": 120.0,
+            "load_total": 240.0,
+        }
         described.pop("secrets", None)
         described.pop("boot", None)
         (services / f"{SERVICE}.yml").write_text(yaml.safe_dump(described), encoding="utf-8")
@@ -112,8 +119,8 @@ def test_a_launch_starts_both_ranks(pair: Pair) -> None:
 
 def test_a_relaunch_changes_both_ranks(pair: Pair) -> None:
     pair.serving()
-    pair.ask("relaunch", "--backend", "triton", "--yes")
-    assert pair.backends() == ["triton", "triton"]
+    pair.ask("relaunch", "--backend", "flashinfer_cutlass", "--yes")
+    assert pair.backends() == ["flashinfer_cutlass", "flashinfer_cutlass"]
     assert pair.answers()
     assert [states[-1] for states in pair.last_orders()] == ["DONE", "DONE"]
 
@@ -121,7 +128,7 @@ def test_a_relaunch_changes_both_ranks(pair: Pair) -> None:
 def test_a_rank_that_dies_while_it_loads_turns_all_back_with_nobody_watching(pair: Pair) -> None:
     pair.serving()
     before, old = pair.backends(), {server.main.pid for server in pair.servers()}
-    other = "auto" if before[0] == "triton" else "triton"
+    other = "auto" if before[0] == "flashinfer_cutlass" else "flashinfer_cutlass"
     running = subprocess.Popen(
         pair.argv("relaunch", "--backend", other, "--yes"), env=pair.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -161,5 +161,15 @@ def test_a_teardown_leaves_nothing_on_either_node(pair: Pair) -> None:
     pair.assert_gone()
 
 
+def test_a_scheduler_that_dies_on_one_node_ends_both_and_is_told(pair: Pair) -> None:
+    """With no order at work that is SGLang's to do (gloo: each node's scheduler hears of it); what is ours is to say so."""
+    pair.serving()
+    scheduler = next(process for process in sglang_processes(pair.other) if process.title.startswith("sglang::scheduler"))
+    pair.other.container.run("kill", "-KILL", str(scheduler.pid))
+    wait_for("both have ended", lambda: not any(sglang_processes(part) for part in pair.both()), 60.0, 0.5)
+    status = pair.operator.ask("status").expect(0).document
+    assert (status["report"]["health"], status["ranks"][0]["survey"]["health"]) == ("down", "down")
+
+
 def _loads(part: SglangService, policy: str) -> bool:
     return any(f"--schedule-policy {policy}" in process.title for process in sglang_processes(part))
