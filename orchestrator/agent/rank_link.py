@@ -78,11 +78,12 @@ class RankLink:
 
     def _ask(self) -> None:
         with self._asked, socket.create_connection((self._group.address, self._group.port), _ANSWER_SECONDS) as connection:
-            number = os.urandom(16).hex()
-            connection.sendall(self._signed({"number": number, "standing": wire.to_json(self._table.own())}))
+            number, own = os.urandom(16).hex(), self._table.own()
+            connection.sendall(self._signed({"number": number, "standing": wire.to_json(own)}))
             answer = self._read(connection)
         if answer.get("number") != number:
             raise ValueError("it answered something else than it was asked")
+        self._table.told = own
         for plain in answer.get("standings", []):
             standing = wire.from_json(wire.RankStanding, plain)
             if standing.rank == 0:

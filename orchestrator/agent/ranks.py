@@ -127,6 +127,8 @@ class Table:
         self._lock = threading.Lock()
         self._standings: Dict[int, wire.RankStanding] = {each: wire.RankStanding(each) for each in range(count)}
         self._heard: Dict[int, float] = {each: now() for each in range(count)}
+        self.told: Optional[wire.RankStanding] = None
+        """What rank 0 has heard last of this supervisor."""
         self.trouble = ""
         """What keeps this supervisor from hearing of others at the moment."""
 
@@ -255,11 +257,14 @@ class Together:
     def leave(self) -> None:
         """Wait, for a short time, until the others have heard where this one stands; then say no more.
 
-        Rank 0 stays until everybody else has left, since they hear of each other by it alone.
+        Rank 0 stays until everybody else has left, since they hear of each other by it alone. One of the others may have come to its end
+        before rank 0's supervisor was there to hear of it.
         """
         others = [each.rank for each in self._others()]
         self._table.take(wire.RankStanding(self.rank, left=True))
-        if self.rank == 0:
+        if self.rank:
+            wait_until(lambda: self._table.told == self._table.own(), Deadline(LEAVE_SECONDS), _TICK)
+        else:
             wait_until(lambda: all(self._table.standings()[each].left for each in others), Deadline(LEAVE_SECONDS), _TICK)
 
     def _others(self) -> List[wire.RankStanding]:

@@ -273,8 +273,14 @@ def head() -> Iterator[tuple[RankGroup, Table]]:
     group, table = RankGroup(0, 2, "127.0.0.1", free_port(), "secret"), Table(0, 2)
     link = RankLink(group, "o1", table)
     link.open()
+    assert wait_until(lambda: _listens(group), Deadline(5.0))
     yield group, table
     link.close()
+
+
+def _listens(group: RankGroup) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex((group.address, group.port)) == 0
 
 
 @pytest.mark.parametrize(("order_id", "token"), [("o1", "guessed"), ("o2", "secret")])
@@ -301,6 +307,23 @@ def test_a_head_that_was_ended_and_is_back_knows_all_again() -> None:
         assert wait_until(lambda table=table: table.standings()[1].point == Point.READY, Deadline(5.0))  # type: ignore[misc]
         again.close()
     link.close()
+
+
+def test_what_a_supervisor_ended_with_is_heard_by_one_that_begins_later() -> None:
+    group, mine = RankGroup(1, 2, "127.0.0.1", free_port(), "secret"), Table(1, 2)
+    table = Table(0, 2)
+    late = RankLink(replace(group, rank=0), "o1", table)
+    link = RankLink(group, "o1", mine)
+    link.open()
+    with ThreadPoolExecutor(1) as pool:
+        together = Together(mine)
+        together.give_up("it is not the server that the plan showed")
+        leaving = pool.submit(together.leave)
+        late.open()
+        leaving.result(timeout=10.0)
+    link.close()
+    late.close()
+    assert table.standings()[1].failure == "it is not the server that the plan showed"
 
 
 def test_somebody_who_connects_and_says_nothing_keeps_nobody_away(head: tuple[RankGroup, Table], monkeypatch: pytest.MonkeyPatch) -> None:
