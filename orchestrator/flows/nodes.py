@@ -71,7 +71,7 @@ def change(
         RefusedError: something speaks against it on one of them; nothing was touched on any.
         UnreachableError, LockedError, InterruptedByOperatorError: see :func:`orchestrator.flows.order.carry_out`.
     """
-    launch_id = look.new_id()
+    stem = look.new_id()
 
     def plan_part(part: Target, agent: Agent, found: wire.SurveyReport) -> Part:
         if verb == wire.OrderKind.LAUNCH:
@@ -79,7 +79,8 @@ def change(
         asked_host = host_beside(part.inventory, part.host, open) if part.service.in_container else None
         signs = look.signs(agent, part, backends)
         new = look.candidate(part, backends, found, observer, signs, options.overlay)
-        new = dataclasses.replace(new, launch_id=launch_id)
+        # A launch's processes are known by its id, and two hosts of an inventory may be one machine.
+        new = dataclasses.replace(new, launch_id=f"{stem}-rank{part.rank}" if part.rank else stem)
         observer.note(f"checking rank {part.rank} of {new.backend} against {part.place} while nothing changes")
         policy = policy_for(part, options) if verb == wire.OrderKind.RELAUNCH else None
         version = str(found.sglang_version)

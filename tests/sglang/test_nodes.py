@@ -130,7 +130,7 @@ def test_a_launch_starts_both_ranks_and_proves_the_whole(pair: Pair) -> None:
 
     status = pair.operator.ask("status").expect(0).document
     assert [rank["survey"]["health"] for rank in status["ranks"]] == ["serving"]
-    assert status["ranks"][0]["survey"]["server"]["launch_id"] == status["report"]["server"]["launch_id"]
+    assert status["ranks"][0]["survey"]["server"]["launch_id"] == status["report"]["server"]["launch_id"] + "-rank1"
 
 
 def test_a_relaunch_changes_both_ranks(pair: Pair) -> None:

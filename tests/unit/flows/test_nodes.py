@@ -76,7 +76,7 @@ def test_each_node_gets_its_part_of_one_order(whole: Target) -> None:
     outcome = cluster.run(relaunch, whole, heard=heard)
     (head,), (other,) = cluster.head.requests("submit"), cluster.other.requests("submit")
     assert head.order_id == other.order_id == outcome.plan.order_id
-    assert head.new.launch_id == other.new.launch_id
+    assert other.new.launch_id == f"{head.new.launch_id}-rank1"
     assert head.new.arguments[-6:] == ["--nnodes", "2", "--node-rank", "0", "--dist-init-addr", "10.0.0.11:20000"]
     assert other.new.arguments[-6:] == ["--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "10.0.0.11:20000"]
     assert (head.port, other.port) == (30000, 30001)
