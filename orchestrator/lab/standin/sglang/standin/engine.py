@@ -64,7 +64,8 @@ class Engine:
             ready_out, ready_in = spawn.Pipe(duplex=False)
             control_out, control_in = spawn.Pipe(duplex=False)
             outputs = tokens_in if rank == 0 else None
-            scheduler = spawn.Process(target=run_scheduler, args=(self.plan, rank, ready_in, control_out, outputs, self._gate_opened))
+            number = self.plan.first_rank + rank
+            scheduler = spawn.Process(target=run_scheduler, args=(self.plan, number, ready_in, control_out, outputs, self._gate_opened))
             scheduler.start()
             ready_in.close()
             control_out.close()

@@ -58,6 +58,11 @@ class Plan:
         return max(1, int(self["tp_size"]) // int(self["nnodes"]))
 
     @property
+    def first_rank(self) -> int:
+        """The number of this node's first one among all, and of its GPU: the lab's hosts are one machine."""
+        return self.ranks * int(self["node_rank"])
+
+    @property
     def has_graphs(self) -> bool:
         disabled = self["disable_cuda_graph"] or self["cuda_graph_backend_decode"] == "disabled"
         return bool(self.settings.compute_capability) and not disabled
