@@ -21,7 +21,7 @@ from orchestrator.flows import look
 from orchestrator.flows.doctor import host_beside
 from orchestrator.flows.follow import Follower
 from orchestrator.flows.locks import Patience, survey_when_free
-from orchestrator.flows.observer import Observer
+from orchestrator.flows.observer import Hiding, Observer
 from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, cancel, make_order, policy_for, settle, submit, watch
 from orchestrator.flows.plan import Plan
 from orchestrator.flows.relaunch import checked, plan_change, refuse_when_serving
@@ -31,6 +31,7 @@ from orchestrator.flows.teardown import plan_teardown
 if TYPE_CHECKING:
     from orchestrator.config import Backend
     from orchestrator.flows.prep import Open
+    from orchestrator.results.hook_run import HookRun
 
 _AFTERWARDS_SECONDS = 90.0
 """For the orders of the other nodes to end once rank 0's has: they meet it at its last point."""
@@ -274,42 +275,23 @@ def whole_result(head: wire.OrderResult, ends: Sequence[tuple[Part, wire.OrderRe
     return dataclasses.replace(head, verdicts=verdicts, exit_code=code, next_step=step)
 
 
-class _Hushed:
-    """Hears of another node's order what an observer need not: rank 0's tells the story."""
+class _Hushed(Hiding):
+    """Hears of another node's order what an observer need not: rank 0's tells the story, and a warning is one wherever it comes from."""
 
     def __init__(self, observer: Observer) -> None:
+        super().__init__(observer.hide)
         self._observer = observer
-
-    def note(self, text: str) -> None:
-        """Nothing of it is told."""
 
     def warn(self, text: str) -> None:
         self._observer.warn(text)
 
-    def hide(self, values: Sequence[str]) -> None:
-        self._observer.hide(values)
-
-    def plan(self, plan: Plan) -> None:
-        """There is one plan, and it was told."""
-
-    def state(self, entry: wire.StateEntry) -> None:
-        """Rank 0's are told."""
-
-    def progress(self, progress: wire.Progress) -> None:
-        """Rank 0's is told."""
-
-    def log(self, text: str) -> None:
-        """Rank 0's is told."""
-
-    def result(self, result: wire.OrderResult) -> None:
-        """It becomes part of the whole's."""
-
-    def collected(self, collected: wire.Collected) -> None:
-        """Its files lie on its node under the order's id."""
-
 
 class _Withheld(_Hushed):
-    """Tells all of rank 0's order but its result, which is to be the whole's."""
+    """Tells all of rank 0's order but its result, which is to be the whole's, and the plan, which was told."""
+
+    @property
+    def kept_in(self) -> str | None:
+        return self._observer.kept_in
 
     def note(self, text: str) -> None:
         self._observer.note(text)
@@ -325,3 +307,9 @@ class _Withheld(_Hushed):
 
     def collected(self, collected: wire.Collected) -> None:
         self._observer.collected(collected)
+
+    def hook(self, run: HookRun) -> None:
+        self._observer.hook(run)
+
+    def notice(self, fate: wire.Fate) -> None:
+        self._observer.notice(fate)
