@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional, Sequence
 
 from orchestrator.agent import wire
 from orchestrator.agent.ranks import Alone, Group, Table, Together
@@ -26,12 +26,18 @@ _LONGEST = 1 << 16
 
 
 @contextlib.contextmanager
-def joined(order: wire.Order) -> Iterator[Group]:
-    """The group that the order's node belongs to, joined; left at the end, once the others have heard how this one ended."""
+def joined(order: wire.Order, known: Sequence[wire.RankStanding] = ()) -> Iterator[Group]:
+    """The group that the order's node belongs to, joined; left at the end, once the others have heard how this one ended.
+
+    Args:
+        known: how the order ended on other nodes, whose supervisors say nothing any more.
+    """
     if order.group is None:
         yield Alone()
         return
     table = Table(order.group.rank, order.group.count)
+    for standing in known:
+        table.take(standing)
     together = Together(table)
     link = RankLink(order.group, order.order_id, table)
     link.open()

@@ -7,9 +7,10 @@ from typing import Callable
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import steady
+from orchestrator.agent.history import STOPPING, History
 from orchestrator.agent.ranks import MEETING_SECONDS, Point
 from orchestrator.agent.walk import Walk
-from orchestrator.agent.wire import Outcome, Verdict
+from orchestrator.agent.wire import Outcome, State, Verdict
 
 _LOAD_SECONDS = 6 * 3600.0
 """Each node's own load has limits of its own, and ends with a failure that all hear of: this bounds what nobody has thought of."""
@@ -27,6 +28,10 @@ class RankWaits:
         """Raise LaunchFailed when the operator wants it stopped safely, or another node has failed."""
         self._walk.pulse()
         self._walk.group.pulse()
+
+    def regain(self, history: History) -> None:
+        """Say again what a supervisor had said that was ended: the others may have been ended too, and know of nothing."""
+        self._walk.group.reach(regained(history))
 
     def gather(self) -> None:
         """Wait until everybody has checked and locked: before that nothing is touched anywhere.
@@ -111,3 +116,14 @@ class RankWaits:
 
 def _nothing() -> None:
     """Nobody may stop the way back."""
+
+
+def regained(history: History) -> Point:
+    """What an order that was cut off after it had touched something is sure to have reached."""
+    if history.rolling_back:
+        return Point.NOTHING if history.starting is None else Point.BACK_CLEAN
+    if history.state in STOPPING:
+        return Point.LOCKED
+    if history.state == State.CLEAN:
+        return Point.STOPPED
+    return Point.VERIFIED if history.state in (State.VERIFIED, State.MEASURED) else Point.CLEAN

@@ -206,13 +206,13 @@ class Together:
 
     def pulse(self) -> None:
         self._require_forward()
-        self._require_heard()
+        self._require_heard(Point.DONE)
 
     def pulse_back(self) -> None:
         down = next((each for each in self._others() if each.down), None)
         if down is not None:
             raise _failed(f"rank {down.rank} has given up: {down.failure}")
-        self._require_heard()
+        self._require_heard(Point.BACK_READY)
 
     def meet(self, point: Point, seconds: float, pulse: Callable[[], None]) -> None:
         self.reach(point)
@@ -277,8 +277,9 @@ class Together:
             told = failed.failure.startswith("rank ")
             raise _failed(failed.failure if told else f"rank {failed.rank} failed: {failed.failure}")
 
-    def _require_heard(self) -> None:
-        gone = next((each for each in self._others() if each.left), None)
+    def _require_heard(self, end: Point) -> None:
+        """Raise LaunchFailed when one says no more that is to be waited for. At `end` nobody is any more."""
+        gone = next((each for each in self._others() if each.left and each.point != end), None)
         if gone is not None:
             raise _failed(f"the supervisor of rank {gone.rank} has ended before the others")
         silent = self._table.silent()

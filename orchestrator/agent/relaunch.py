@@ -98,6 +98,7 @@ class Relaunch:
         if history.only_staged:
             return self._resume_staging(history, rebooted=rebooted)
         walk.touched = True
+        self._ranks.regain(history)
         count = self._take_up(history, rebooted=rebooted)
         if not rebooted:
             self._staging.take_over(history)

@@ -55,6 +55,7 @@ main(sys.argv[1])
 _RESTART = [*resumption.RESTART, "StartLimitIntervalSec=3600", "StartLimitBurst=12"]
 """More often than the state machine goes on by itself (:data:`walk.MOST_RESUMES`), so that it has the last word."""
 CANCEL = "cancel"
+RANKS = "ranks.json"
 _PREPARING_SECONDS = 10.0
 """How long a preparation of the machine is waited for: it is over in a moment, or something of it hangs."""
 _GPU_SECONDS = 10.0
@@ -107,6 +108,8 @@ def resume(reference: wire.OrderReference, emit: Callable[[str, Any], None]) -> 
     if _restarted_by_systemd(folder, reference.order_id):
         return wire.Submitted(reference.order_id, "systemd has started its supervisor again")
     path = folder.order_folder(reference.order_id)
+    if reference.ranks is not None:
+        write_private(path / RANKS, json.dumps(wire.to_json(reference.ranks)))
     before = len(read_journal(path / JOURNAL))
     holder = _start(reference.service, path)
     if not wait_until(lambda: len(read_journal(path / JOURNAL)) > before, Deadline(_START_SECONDS)):
@@ -288,7 +291,8 @@ def _gpus_of(order: wire.Order) -> List[str]:
 def _carry_out(order: wire.Order, steps: "BoxSteps", journal: Journal, history: Optional[History], path: Path) -> wire.OrderResult:
     from orchestrator.agent.rank_link import joined
 
-    with joined(order) as group:
+    known = read_record(wire.KnownRanks, path / RANKS)
+    with joined(order, () if known is None else known.standings) as group:
         result = _walk(order, steps, journal, history, path, group)
         if result.state in (wire.State.REFUSED, wire.State.DOWN):
             group.give_up(result.summary)

@@ -22,7 +22,7 @@ from orchestrator.agent.wire_base import (
     Request,
     Verdict,
 )
-from orchestrator.agent.wire_nodes import RankGroup, RankStanding
+from orchestrator.agent.wire_nodes import KnownRanks, RankGroup, RankStanding
 from orchestrator.agent.wire_notice import Afterwards, Fate
 from orchestrator.agent.wire_policy import DrainEnd, Expectation, Garbage, PhaseLimits, Policy
 from orchestrator.agent.wire_router import RouterSeat
@@ -40,6 +40,7 @@ __all__ = [  # and the types that are defined here
     "Fact",
     "Fate",
     "Garbage",
+    "KnownRanks",
     "Outcome",
     "PhaseLimits",
     "PingRequest",
@@ -489,6 +490,8 @@ class OrderReference:
     state_root: str
     order_id: str
     after: int = 0
+    ranks: Optional[KnownRanks] = None
+    """To take up an order of a server over several nodes: how it ended on others."""
 
 
 @record(frozen=True)

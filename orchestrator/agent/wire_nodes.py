@@ -1,6 +1,8 @@
 """An order's part in a change of a server over several nodes. Part of :mod:`wire`."""
 
-from orchestrator.agent.codec import record
+from typing import List
+
+from orchestrator.agent.codec import field, record
 
 
 @record(frozen=True)
@@ -34,3 +36,10 @@ class RankStanding:
     """It has given up: nothing serves there, and nothing will."""
     left: bool = False
     """It has heard all that it needs, and says no more."""
+
+
+@record(frozen=True)
+class KnownRanks:
+    """What whoever takes an order up again knows of those nodes whose supervisors have ended, and so say nothing any more."""
+
+    standings: List[RankStanding] = field(default_factory=list)

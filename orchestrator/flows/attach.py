@@ -54,6 +54,10 @@ def resume(
         LockedError: it is at work, or a person has locked the service.
         ConnectionLostError, InterruptedByOperatorError: see :func:`orchestrator.flows.order.watch`.
     """
+    if target.service.nodes:
+        from orchestrator.flows import node_orders
+
+        return node_orders.resume(target, order_id, observer, found, interruption, connect)
     with connect(target) as agent:
         order = _find(agent, target, order_id)
         if order.live:

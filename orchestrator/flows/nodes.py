@@ -1,28 +1,25 @@
 """A service over several nodes: one order on each of them, all or none, and one story told of it.
 
-Each node's part is looked at and checked as a service on one node is; the plans become one. Then each part's order, all of one id, is
-submitted, that of rank 0 last: no supervisor touches anything before it has met all the others, so where one is not taken, the others
-end by themselves. What follows needs nobody here. Rank 0's order is what is watched, since its end is everybody's.
+Each node's part is looked at and checked as a service on one node is; the plans become one. What is made of it is :mod:`node_orders`'.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
-from orchestrator.errors import OrchestratorError, RefusedError
+from orchestrator.errors import RefusedError
 from orchestrator.flows import look
+from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.doctor import host_beside
-from orchestrator.flows.follow import Follower
 from orchestrator.flows.locks import Patience, survey_when_free
-from orchestrator.flows.observer import Hiding, Observer
-from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, cancel, make_order, policy_for, settle, submit, watch
+from orchestrator.flows.node_orders import Part, carry_out
+from orchestrator.flows.observer import Observer
+from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, policy_for, settle
 from orchestrator.flows.plan import Plan
 from orchestrator.flows.relaunch import checked, plan_change, refuse_when_serving
 from orchestrator.flows.target import Agent, Connect, Target
@@ -31,27 +28,6 @@ from orchestrator.flows.teardown import plan_teardown
 if TYPE_CHECKING:
     from orchestrator.config import Backend
     from orchestrator.flows.prep import Open
-    from orchestrator.results.hook_run import HookRun
-
-_AFTERWARDS_SECONDS = 90.0
-"""For the orders of the other nodes to end once rank 0's has: they meet it at its last point."""
-_FINAL_GOOD = frozenset({wire.State.DONE, wire.State.RESTORED})
-
-
-@dataclass(frozen=True)
-class Part:
-    """One node's part of a change: where, what was planned there, and the launch with its secrets (None: nothing is started)."""
-
-    target: Target
-    agent: Agent
-    found: wire.SurveyReport
-    plan: Plan
-    launch: wire.Launch | None = None
-
-    @property
-    def name(self) -> str:
-        """What the screen calls it."""
-        return f"rank {self.target.rank} in {self.target.place}"
 
 
 def change(
@@ -92,10 +68,11 @@ def change(
         return Part(part, agent, found, plan_change(verb, part, new, found, report, chosen), new)
 
     with _looked_at(target, connect, options, observer, patience, plan_part) as parts:
-        plan = whole_plan(parts)
+        arrangement = Arrangement(parts[0].agent, parts[0].target, observer)
+        plan = arrangement.shown_in(whole_plan(parts), force=options.force)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        return Outcome(plan, _carry_out(parts, plan, options, observer, connect, interruption))
+        return Outcome(plan, carry_out(parts, plan, arrangement, options, observer, connect, interruption))
 
 
 def teardown(
@@ -116,9 +93,11 @@ def teardown(
         if all(part.found.server is None for part in parts):
             observer.plan(plan)
             return Outcome(plan)
+        arrangement = Arrangement(parts[0].agent, parts[0].target, observer)
+        plan = arrangement.shown_in(plan)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan)
-        return Outcome(plan, _carry_out(parts, plan, options, observer, connect, interruption))
+        return Outcome(plan, carry_out(parts, plan, arrangement, options, observer, connect, interruption))
 
 
 @contextmanager
@@ -183,133 +162,3 @@ def whole_plan(parts: Sequence[Part]) -> Plan:
         next_step=next_step,
         order_id=head.plan.order_id or look.new_id(),
     )
-
-
-def orders(parts: Sequence[Part], plan: Plan, options: Options) -> list[wire.Order]:
-    """One order a part, all of one id.
-
-    Only rank 0 times the server. None is staged, since two servers would meet on one address, and none comes back by itself, since a
-    part that comes back alone serves nothing.
-    """
-    # HOST:PORT by the model's own check.
-    address, _, port = str(parts[0].target.service.dist_init_addr).rpartition(":")
-    token = secrets.token_hex(16)
-    made = []
-    for part in parts:
-        order = make_order(part.target, part.plan, options, part.launch)
-        rank = part.target.rank
-        policy = order.policy if rank == 0 else dataclasses.replace(order.policy, measure=False)
-        group = wire.RankGroup(rank, len(parts), address.strip("[]"), int(port) - 1, token)
-        server = part.found.server
-        old = None if server is None else server.main
-        made.append(
-            dataclasses.replace(order, order_id=plan.order_id, policy=policy, old=old, group=group, boot=False, staged=False, estimate=None)
-        )
-    return made
-
-
-def _carry_out(
-    parts: Sequence[Part], plan: Plan, options: Options, observer: Observer, connect: Connect, interruption: Interruption
-) -> wire.OrderResult:
-    made = orders(parts, plan, options)
-    _submit_all(parts, made, observer, connect)
-    head = parts[0]
-    withheld = _Withheld(observer)
-    begun = f"runs on {len(parts)} nodes on its own, each with a supervisor"
-    result = watch(head.agent, head.target, made[0], withheld, connect, interruption, begun)
-    ends = [(part, _end_of(part, order, observer, connect)) for part, order in zip(parts[1:], made[1:], strict=True)]
-    whole = whole_result(result, ends)
-    observer.result(whole)
-    return whole
-
-
-def _submit_all(parts: Sequence[Part], made: Sequence[wire.Order], observer: Observer, connect: Connect) -> None:
-    """Submit every part's order, that of rank 0 last; where one is not taken, those that were are taken back.
-
-    Raises:
-        LockedError, RefusedError, ConnectionLostError: one was not taken. Nothing is touched before all have met.
-    """
-    taken: list[tuple[Part, wire.Order]] = []
-    for part, order in reversed(list(zip(parts, made, strict=True))):
-        unknown = (
-            f"whether {part.target.place} took the {order.kind} {order.order_id} is not known; without it none of them touches anything"
-        )
-        try:
-            holder = submit(part.agent, part.target, order, unknown)
-        except (OrchestratorError, KeyboardInterrupt):
-            for other, theirs in taken:
-                cancel(other.target, theirs, observer, connect)
-            raise
-        taken.append((part, order))
-        observer.note(f"{part.name}: {order.kind} {order.order_id} is taken ({holder})")
-
-
-def _end_of(part: Part, order: wire.Order, observer: Observer, connect: Connect) -> wire.OrderResult | OrchestratorError:
-    """How another node's order ended; why that is not known, where it can't be read."""
-    try:
-        return Follower(part.agent, part.target, order, _Hushed(observer), connect).to_end(_AFTERWARDS_SECONDS)
-    except OrchestratorError as error:
-        return error
-
-
-def whole_result(head: wire.OrderResult, ends: Sequence[tuple[Part, wire.OrderResult | OrchestratorError]]) -> wire.OrderResult:
-    """Rank 0's result with a verdict for each other node; what went worse there than with rank 0 is the whole's exit code."""
-    verdicts, code, step = list(head.verdicts), head.exit_code, head.next_step
-    for part, end in ends:
-        check = f"rank {part.target.rank}"
-        if isinstance(end, OrchestratorError):
-            warning = f"{part.target.place}: how it ended is not known: {end.message}"
-            verdicts.append(wire.Verdict(check, wire.Outcome.UNKNOWN, warning, next_step=part.target.command("attach")))
-            continue
-        good = end.state == head.state and end.state in _FINAL_GOOD | {wire.State.REFUSED}
-        outcome = wire.Outcome.PASS if good else wire.Outcome.WARN
-        told = None if good else part.target.command("status")
-        verdicts.append(wire.Verdict(check, outcome, f"{part.target.place}: {end.state}: {end.summary}", next_step=told))
-        verdicts += [
-            dataclasses.replace(verdict, detail=f"{part.target.place}: {verdict.detail}", next_step=part.target.named(verdict.next_step))
-            for verdict in end.verdicts
-            if verdict.outcome != wire.Outcome.PASS
-        ]
-        if end.state != head.state and end.exit_code > code:
-            code, step = end.exit_code, told
-    return dataclasses.replace(head, verdicts=verdicts, exit_code=code, next_step=step)
-
-
-class _Hushed(Hiding):
-    """Hears of another node's order what an observer need not: rank 0's tells the story, and a warning is one wherever it comes from."""
-
-    def __init__(self, observer: Observer) -> None:
-        super().__init__(observer.hide)
-        self._observer = observer
-
-    def warn(self, text: str) -> None:
-        self._observer.warn(text)
-
-
-class _Withheld(_Hushed):
-    """Tells all of rank 0's order but its result, which is to be the whole's, and the plan, which was told."""
-
-    @property
-    def kept_in(self) -> str | None:
-        return self._observer.kept_in
-
-    def note(self, text: str) -> None:
-        self._observer.note(text)
-
-    def state(self, entry: wire.StateEntry) -> None:
-        self._observer.state(entry)
-
-    def progress(self, progress: wire.Progress) -> None:
-        self._observer.progress(progress)
-
-    def log(self, text: str) -> None:
-        self._observer.log(text)
-
-    def collected(self, collected: wire.Collected) -> None:
-        self._observer.collected(collected)
-
-    def hook(self, run: HookRun) -> None:
-        self._observer.hook(run)
-
-    def notice(self, fate: wire.Fate) -> None:
-        self._observer.notice(fate)
