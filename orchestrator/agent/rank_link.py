@@ -12,8 +12,7 @@ import json
 import os
 import socket
 import threading
-import time
-from typing import Any, Dict, Iterator, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from orchestrator.agent import wire
 from orchestrator.agent.ranks import Alone, Group, Table, Together
@@ -26,18 +25,18 @@ _LONGEST = 1 << 16
 
 
 @contextlib.contextmanager
-def joined(order: wire.Order, known: Sequence[wire.RankStanding] = ()) -> Iterator[Group]:
+def joined(
+    order: wire.Order, known: Sequence[wire.RankStanding] = (), keep: Callable[[List[wire.RankStanding]], None] = lambda standings: None
+) -> Iterator[Group]:
     """The group that the order's node belongs to, joined; left at the end, once the others have heard how this one ended.
 
     Args:
-        known: how the order ended on other nodes, whose supervisors say nothing any more.
+        known, keep: see :class:`ranks.Table`.
     """
     if order.group is None:
         yield Alone()
         return
-    table = Table(order.group.rank, order.group.count)
-    for standing in known:
-        table.take(standing)
+    table = Table(order.group.rank, order.group.count, known=known, keep=keep)
     together = Together(table)
     link = RankLink(order.group, order.order_id, table)
     link.open()
@@ -57,12 +56,12 @@ class RankLink:
         self._table = table
         self._closed = threading.Event()
         self._asked = threading.Lock()
-        self._server: Optional[socket.socket] = None
+        work = self._listen if group.rank == 0 else self._keep_asking
+        self._thread = threading.Thread(target=work, name="ranks", daemon=True)
 
     def open(self) -> None:
         """Begin to listen, or to ask. That it does not come about is the table's `trouble`, and tried again."""
-        work = self._listen if self._group.rank == 0 else self._keep_asking
-        threading.Thread(target=work, name="ranks", daemon=True).start()
+        self._thread.start()
 
     def close(self) -> None:
         """Say once more where this one stands, and end."""
@@ -70,8 +69,7 @@ class RankLink:
         if self._group.rank:
             with contextlib.suppress(OSError, ValueError):
                 self._ask()
-        if self._server is not None:
-            self._server.close()
+        self._thread.join(_ANSWER_SECONDS)
 
     def _keep_asking(self) -> None:
         while not self._closed.is_set():
@@ -80,7 +78,7 @@ class RankLink:
                 self._table.trouble = ""
             except (OSError, ValueError) as error:
                 self._table.trouble = f"{self._group.address}:{self._group.port} of rank 0: {error}"
-            time.sleep(ASK_SECONDS)
+            self._closed.wait(ASK_SECONDS)
 
     def _ask(self) -> None:
         with self._asked, socket.create_connection((self._group.address, self._group.port), _ANSWER_SECONDS) as connection:
@@ -98,16 +96,25 @@ class RankLink:
                 self._table.take(standing)
 
     def _listen(self) -> None:
-        while not self._closed.is_set() and self._server is None:
+        server = self._bound()
+        if server is None:
+            return
+        with server:
+            while not self._closed.is_set():
+                with contextlib.suppress(OSError, ValueError):
+                    self._answer(server)
+
+    def _bound(self) -> Optional[socket.socket]:
+        """Where the others are heard, as soon as that can be had; None where it was closed meanwhile."""
+        while not self._closed.is_set():
             try:
-                self._server = self._bind()
+                server = self._bind()
                 self._table.trouble = ""
+                return server
             except OSError as error:
                 self._table.trouble = f"rank 0 can't listen on {self._group.address}:{self._group.port}: {error}"
-                time.sleep(_BIND_SECONDS)
-        while not self._closed.is_set() and self._server is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._answer(self._server)
+                self._closed.wait(_BIND_SECONDS)
+        return None
 
     def _bind(self) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(self._group.address, self._group.port, type=socket.SOCK_STREAM)[0]

@@ -43,7 +43,11 @@ class RankWaits:
         self._walk.group.meet(Point.LOCKED, MEETING_SECONDS + policy.measure_seconds + policy.verify, self._walk.pulse)
 
     def wait_for_stop_of_head(self) -> None:
-        """Let rank 0 drain and stop first: it tells SGLang on the other nodes to end, where SIGTERM is only logged."""
+        """Let rank 0 drain and stop first: it tells SGLang on the other nodes to end, where SIGTERM is only logged.
+
+        Raises:
+            LaunchFailed: it will not, or nobody knows whether it does.
+        """
         policy = self._walk.order.policy
         self._walk.group.wait_for_head(Point.STOPPED, policy.drain + policy.grace + policy.clean + MEETING_SECONDS)
 

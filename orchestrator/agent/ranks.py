@@ -7,7 +7,7 @@ supervisor that was ended and has come back needs nothing but the table. How the
 
 import threading
 from enum import IntEnum
-from typing import Callable, Dict, List, Optional, Protocol
+from typing import Callable, Dict, List, Optional, Protocol, Sequence
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, steady, wait_until
@@ -71,7 +71,11 @@ class Group(Protocol):
         """Say that `point` is reached."""
 
     def wait_for_head(self, point: Point, seconds: float) -> None:
-        """Wait until rank 0 has reached `point`, for `seconds` at most, or until it can't be waited for any more."""
+        """Wait until rank 0 has reached `point`, or has turned back.
+
+        Raises:
+            LaunchFailed: it has given up, is not heard of any more, or is not there within `seconds`.
+        """
 
     def pulse(self) -> None:
         """Raise LaunchFailed when another one has failed or is not heard of any more."""
@@ -118,12 +122,27 @@ class Alone:
 
 
 class Table:
-    """What one supervisor knows of all of them; for several threads. `now` is the steady clock's."""
+    """What one supervisor knows of all of them; for several threads.
 
-    def __init__(self, rank: int, count: int, now: Callable[[], float] = steady.now) -> None:
+    Args:
+        now: the steady clock's time.
+        known: what was known already.
+        keep: keeps what is known of the others, for a supervisor that takes over. Called before anybody is told that it was heard, since
+            who knows that may end.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        count: int,
+        now: Callable[[], float] = steady.now,
+        known: Sequence[wire.RankStanding] = (),
+        keep: Callable[[List[wire.RankStanding]], None] = lambda standings: None,
+    ) -> None:
         self.rank = rank
         self.count = count
         self._now = now
+        self._keep = keep
         self._lock = threading.Lock()
         self._standings: Dict[int, wire.RankStanding] = {each: wire.RankStanding(each) for each in range(count)}
         self._heard: Dict[int, float] = {each: now() for each in range(count)}
@@ -131,6 +150,8 @@ class Table:
         """What rank 0 has heard last of this supervisor."""
         self.trouble = ""
         """What keeps this supervisor from hearing of others at the moment."""
+        for standing in known:
+            self.take(standing)
 
     def own(self) -> wire.RankStanding:
         """Where this supervisor stands itself."""
@@ -151,8 +172,12 @@ class Table:
         """Take in what is known of a rank, from wherever; ranks that there are not are no mistake worth an end."""
         with self._lock:
             known = self._standings.get(standing.rank)
-            if known is not None:
-                self._standings[standing.rank] = further(known, standing)
+            if known is None or further(known, standing) == known:
+                return
+            self._standings[standing.rank] = further(known, standing)
+            others = [each for each in self._standings.values() if each.rank != self.rank]
+            if standing.rank != self.rank:
+                self._keep(others)
 
     def silent(self) -> Optional[int]:
         """The first rank that should be heard of by this supervisor and was not for too long.
@@ -249,10 +274,17 @@ class Together:
     def wait_for_head(self, point: Point, seconds: float) -> None:
         def there() -> bool:
             head = self._table.standings()[0]
-            return head.point >= point or bool(head.failure) or self._table.silent() is not None
+            if head.point >= point:
+                return True
+            if head.down:
+                raise _failed(f"rank 0 has given up: {head.failure}")
+            if head.failure:
+                return True
+            self._require_heard(Point.DONE)
+            return False
 
-        if self.rank:
-            wait_until(there, Deadline(seconds), _TICK)
+        if self.rank and not wait_until(there, Deadline(seconds), _TICK):
+            raise _failed(f"rank 0 has not stopped its part within {seconds:.0f} s{self._trouble()}")
 
     def leave(self) -> None:
         """Wait, for a short time, until the others have heard where this one stands; then say no more.

@@ -107,7 +107,7 @@ class Relaunch:
         if rebooted or count > MOST_RESUMES:
             return self._turn_back(history, rebooted=rebooted)
         if history.state in STOPPING:
-            return self._clear_the_way()
+            return self._clear_the_way(stopping=history.state == State.STOPPING)
         if history.state == State.CLEAN:
             return self._replace(walk.judge(self._steps.clean(self._journal.progress)))
         return self._serve(self._new_launch(), history)
@@ -202,6 +202,9 @@ class Relaunch:
             self._walk.leave_router()
         except LaunchFailed as error:
             return self._without_staged(error.failure)
+        if self._walk.group.rank and self._walk.previous is not None:
+            # Once all are there rank 0 ends this node's part too: a supervisor that is ended meanwhile has to know that it was to go.
+            self._announce_stop()
         try:
             self._ranks.gather()
         except LaunchFailed as error:
@@ -224,10 +227,16 @@ class Relaunch:
         exit_code = 4 if failure.category == "rights" else 3
         return self._walk.finish(State.REFUSED, exit_code, f"{failure.summary}; the old server was left alone", "unchanged", failure)
 
-    def _clear_the_way(self) -> wire.OrderResult:
-        """Stop what is there, then bring the new server up."""
+    def _clear_the_way(self, *, stopping: bool = False) -> wire.OrderResult:
+        """Stop what is there, then bring the new server up. `stopping`: a supervisor was ended while it did."""
         previous = self._walk.previous
         try:
+            if previous is not None:
+                self._announce_stop()
+                failure = None if stopping else self._why_not_stop()
+                if failure is not None:
+                    summary = f"{failure.summary}; this node's part of the old server was left alone"
+                    return self._walk.finish(State.REFUSED, 3, summary, "unchanged", failure)
             remains = self._stop_old() if previous is not None else self._end_leftovers()
         except Exception as error:
             if previous is None or not (self.touched or self._staging.old_died):
@@ -238,15 +247,27 @@ class Relaunch:
             return self._rollback.begin(None, words.unexpected(error))
         return self._replace(remains)
 
+    def _why_not_stop(self) -> Optional[wire.Failure]:
+        """Of a server over several nodes rank 0 stops first. Where it does not, and this node's part lives, the old one may go on whole."""
+        try:
+            self._ranks.wait_for_stop_of_head()
+        except LaunchFailed as error:
+            return error.failure if self._steps.find() is not None else None
+        return None
+
+    def _announce_stop(self) -> None:
+        """Keep what the old server is compared by, and journal that it will be signalled."""
+        walk, staging = self._walk, self._staging
+        if self.touched:
+            return
+        if not staging.begun:
+            self._steps.remember(walk.observed, walk.baseline)
+        reason = "it has died by itself; ending what is left of it" if staging.old_died else words.stopping(walk.order.policy)
+        walk.say(State.DRAINING, reason, None if staging.failure is None else {FAILURE: staging.failure})
+
     def _stop_old(self) -> Optional[wire.Verdict]:
         """Stop it and wait until nothing of it is left; the verdict that forbids a start, if there is one."""
         walk, staging = self._walk, self._staging
-        if not self.touched:
-            if not staging.begun:
-                self._steps.remember(walk.observed, walk.baseline)
-            reason = "it has died by itself; ending what is left of it" if staging.old_died else words.stopping(walk.order.policy)
-            walk.say(State.DRAINING, reason, None if staging.failure is None else {FAILURE: staging.failure})
-        self._ranks.wait_for_stop_of_head()
         stopped = staging.dated(self._steps.stop(walk.report_touch, walk.tell))
         walk.touched = True
         walk.group.reach(Point.STOPPED)

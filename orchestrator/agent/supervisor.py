@@ -109,7 +109,7 @@ def resume(reference: wire.OrderReference, emit: Callable[[str, Any], None]) -> 
         return wire.Submitted(reference.order_id, "systemd has started its supervisor again")
     path = folder.order_folder(reference.order_id)
     if reference.ranks is not None:
-        write_private(path / RANKS, json.dumps(wire.to_json(reference.ranks)))
+        _keep_ranks(path, [*_known_ranks(path), *reference.ranks.standings])
     before = len(read_journal(path / JOURNAL))
     holder = _start(reference.service, path)
     if not wait_until(lambda: len(read_journal(path / JOURNAL)) > before, Deadline(_START_SECONDS)):
@@ -291,8 +291,7 @@ def _gpus_of(order: wire.Order) -> List[str]:
 def _carry_out(order: wire.Order, steps: "BoxSteps", journal: Journal, history: Optional[History], path: Path) -> wire.OrderResult:
     from orchestrator.agent.rank_link import joined
 
-    known = read_record(wire.KnownRanks, path / RANKS)
-    with joined(order, () if known is None else known.standings) as group:
+    with joined(order, _known_ranks(path), lambda standings: _keep_ranks(path, standings)) as group:
         result = _walk(order, steps, journal, history, path, group)
         if result.state in (wire.State.REFUSED, wire.State.DOWN):
             group.give_up(result.summary)
@@ -316,6 +315,16 @@ def _walk(
     with contextlib.suppress(OSError):
         _write_last(journal, result)
     return result
+
+
+def _known_ranks(path: Path) -> List[wire.RankStanding]:
+    known = read_record(wire.KnownRanks, path / RANKS)
+    return [] if known is None else known.standings
+
+
+def _keep_ranks(path: Path, standings: List[wire.RankStanding]) -> None:
+    with contextlib.suppress(OSError):
+        write_private(path / RANKS, json.dumps(wire.to_json(wire.KnownRanks(standings))))
 
 
 def _cancelled(path: Path) -> Optional[str]:

@@ -40,6 +40,6 @@ class RankStanding:
 
 @record(frozen=True)
 class KnownRanks:
-    """What whoever takes an order up again knows of those nodes whose supervisors have ended, and so say nothing any more."""
+    """What a supervisor that takes over knows of the other nodes: what was heard of them, and how those ended that say nothing any more."""
 
     standings: List[RankStanding] = field(default_factory=list)

@@ -73,10 +73,42 @@ class Pair:
         assert folders[0].name == folders[1].name, "one order has one id"
         return [[entry.state for entry in read_journal(folder / "journal.jsonl")] for folder in folders]
 
+    def states(self, host: str) -> list[str]:
+        """The states of the newest order on a host."""
+        folder = sorted((self.layout.state_root(host) / SERVICE / "orders").iterdir())[-1]
+        return [entry.state for entry in read_journal(folder / "journal.jsonl")]
+
+    def supervisor(self, host: str) -> int:
+        """The process that carries out the newest order on a host."""
+        folder = sorted((self.layout.state_root(host) / SERVICE / "orders").iterdir())[-1]
+        ending = f"\0{folder / 'supervise.py'}\0{folder}\0".encode()
+        return next(int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _read(path).endswith(ending))
+
+    def begin_relaunch(self, *more: str) -> tuple[str, subprocess.Popen[bytes]]:
+        """Begin to change the backend; what it will be, and the operator's process."""
+        backend = "auto" if self.backends()[0] == "flashinfer_cutlass" else "flashinfer_cutlass"
+        argv = self.argv("relaunch", "--backend", backend, "--yes", *more)
+        folder = self.layout.state_root(HEAD) / SERVICE / "orders"
+        orders = len(list(folder.iterdir()))
+        running = subprocess.Popen(argv, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert wait_until(lambda: len(list(folder.iterdir())) > orders, Deadline(PATIENCE), 0.05), "the order was not submitted"
+        return backend, running
+
+    def wait_for(self, host: str, *states: str) -> None:
+        """Until the newest order on a host has been in one of these states."""
+        assert wait_until(lambda: bool(set(states) & set(self.states(host))), Deadline(PATIENCE), 0.02), self.states(host)
+
     def serving(self) -> None:
         if len(self.servers()) != 2:
             self.ask("teardown", "--yes")
             self.ask("launch", "--backend", "auto", "--yes")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +124,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         described["nodes"] = [{"host": OTHER, "place": described.get("place", "container"), "port": ports[1]}]
         described["policy"] = {
             **described.get("policy", {}),
-            "measure": False,
             "generations": 1,
             "grace": 3.0,
             "load_stall": 120.0,
@@ -120,7 +151,7 @@ def test_a_launch_starts_both_ranks(pair: Pair) -> None:
 
 def test_a_relaunch_changes_both_ranks(pair: Pair) -> None:
     pair.serving()
-    pair.ask("relaunch", "--backend", "flashinfer_cutlass", "--yes")
+    pair.ask("relaunch", "--backend", "flashinfer_cutlass", "--yes", "--no-measure")
     assert pair.backends() == ["flashinfer_cutlass", "flashinfer_cutlass"]
     assert pair.answers()
     assert [states[-1] for states in pair.last_orders()] == ["DONE", "DONE"]
@@ -131,7 +162,10 @@ def test_a_rank_that_dies_while_it_loads_turns_all_back_with_nobody_watching(pai
     before, old = pair.backends(), {server.main.pid for server in pair.servers()}
     other = "auto" if before[0] == "flashinfer_cutlass" else "flashinfer_cutlass"
     running = subprocess.Popen(
-        pair.argv("relaunch", "--backend", other, "--yes"), env=pair.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        pair.argv("relaunch", "--backend", other, "--yes", "--no-measure"),
+        env=pair.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
     def newcomer() -> Server | None:
@@ -146,6 +180,51 @@ def test_a_rank_that_dies_while_it_loads_turns_all_back_with_nobody_watching(pai
     assert wait_until(lambda: {states[-1] for states in pair.last_orders()} <= wire.State.FINAL, Deadline(PATIENCE), 0.1)
     assert [states[-1] for states in pair.last_orders()] == ["RESTORED", "RESTORED"]
     assert pair.backends() == before
+    assert pair.answers()
+
+
+def test_a_rank_that_dies_after_it_was_ready_turns_all_back(pair: Pair) -> None:
+    pair.serving()
+    before = pair.backends()
+    _, running = pair.begin_relaunch()
+    pair.wait_for(HEAD, "VERIFIED")
+    assert pair.states(HEAD)[-1] == "VERIFIED", "it was not timed for long enough"
+    os.kill(pair.servers()[1].main.pid, signal.SIGKILL)
+    assert running.wait(PATIENCE) == 6
+    assert [states[-1] for states in pair.last_orders()] == ["RESTORED", "RESTORED"]
+    assert pair.backends() == before
+    assert pair.answers()
+
+
+@pytest.mark.parametrize("killed", [(OTHER,), (HEAD,), (HEAD, OTHER)], ids=["rank 1", "rank 0", "both"])
+def test_an_order_whose_supervisors_are_killed_is_taken_up_again_by_one_command(pair: Pair, killed: tuple[str, ...]) -> None:
+    pair.serving()
+    backend, running = pair.begin_relaunch("--no-measure")
+    pair.wait_for(OTHER, "LOADING")
+    for host in killed:
+        os.kill(pair.supervisor(host), signal.SIGKILL)
+    running.kill()
+    running.wait()
+    answer = pair.ask("resume")
+    assert [states[-1] for states in pair.last_orders()] == ["DONE", "DONE"]
+    assert {verdict["check"]: verdict["outcome"] for verdict in answer["result"]["verdicts"]}["rank 1"] == "pass"
+    assert pair.backends() == [backend, backend]
+    assert pair.answers()
+
+
+@pytest.mark.slow
+def test_a_rank_whose_supervisor_is_killed_and_never_comes_back_leaves_nothing_half_started(pair: Pair) -> None:
+    """Rank 0 waits for it for a minute; nobody can put that node's part back then, so nothing serves, and the order says so."""
+    pair.serving()
+    _, running = pair.begin_relaunch("--no-measure")
+    pair.wait_for(OTHER, "LOADING")
+    os.kill(pair.supervisor(OTHER), signal.SIGKILL)
+    assert running.wait(2 * PATIENCE) == 7
+    assert pair.states(HEAD)[-1] == "DOWN"
+    pair.ask("resume", code=7)
+    assert [states[-1] for states in pair.last_orders()] == ["DOWN", "DOWN"]
+    assert pair.servers() == []
+    pair.ask("launch", "--backend", "auto", "--yes")
     assert pair.answers()
 
 
