@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
-from orchestrator.errors import RefusedError
+from orchestrator.errors import UnfinishedOrderError
 from orchestrator.flows import look
 from orchestrator.flows.afterwards import Arrangement
 from orchestrator.flows.doctor import host_beside
@@ -124,7 +124,7 @@ def _looked_at(
 def _refuse_half_done(part: Target, found: wire.SurveyReport) -> None:
     order = found.order
     if order is not None and order.half_done:
-        raise RefusedError(
+        raise UnfinishedOrderError(
             f"the {order.kind} {order.order_id} of rank {part.rank} in {part.place} reads {order.state}: it comes to its end first",
             next_step=part.command("resume"),
         )

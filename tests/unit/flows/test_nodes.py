@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,10 +14,12 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import wire
+from orchestrator.agent.ranks import Point
 from orchestrator.agent.wire_launches import BootAction
 from orchestrator.cli.status_text import rank_blocks
 from orchestrator.config import compose_launch, load_inventory
-from orchestrator.errors import ConfigError, ConnectError, LockedError, RefusedError, UsageError
+from orchestrator.errors import ConfigError, ConnectError, LockedError, RefusedError, UnfinishedOrderError, UsageError
+from orchestrator.flows.attach import resume
 from orchestrator.flows.boot import boot
 from orchestrator.flows.order import Options, Outcome
 from orchestrator.flows.plan import Plan
@@ -24,6 +28,7 @@ from orchestrator.flows.rollback import rollback
 from orchestrator.flows.status import status
 from orchestrator.flows.target import Target, choose_target
 from orchestrator.flows.teardown import teardown
+from tests.unit.agent.supervised_world import SEAT
 from tests.unit.flows.fake_agent import FakeAgent, FakeBox, Heard, answer
 from tests.unit.flows.samples import CANARY, DRIFT, OLD, done, healthy_agent, preflight, relaunch_script, survey, write_inventory
 
@@ -131,9 +136,92 @@ def test_a_launch_over_what_serves_on_another_node_is_refused(whole: Target) -> 
 def test_an_order_that_was_cut_off_on_one_node_comes_to_its_end_first(whole: Target) -> None:
     half = wire.OrderStatus("o9", "relaunch", "INTERRUPTED(LOADING)", False, 1.0, "bob@desk", touched=True)
     cluster = Cluster(other=healthy_agent(survey=[answer(survey(order=half))]))
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(UnfinishedOrderError) as refused:
         cluster.run(relaunch, whole)
     assert refused.value.next_step == "fab resume --host gpu2 --service glm5"
+
+
+def stands(state: str, *, live: bool = False, **more: Any) -> list[list[Any]]:
+    """What a node's lock answers of the order `o9`."""
+    order = wire.OrderStatus("o9", "relaunch", state, live, 1.0, "bob@desk", touched=True)
+    return [answer(wire.LockStatus(order=order, **more))]
+
+
+TAKEN_UP = [answer(wire.Submitted("o9", "session 7"))]
+
+
+def test_an_order_is_taken_up_on_all_nodes_on_which_it_was_cut_off(whole: Target) -> None:
+    cut_off = stands("INTERRUPTED(LOADING)")
+    cluster, heard = Cluster(healthy_agent(lock=cut_off, resume=TAKEN_UP), healthy_agent(lock=cut_off, resume=TAKEN_UP)), Heard()
+    result = resume(whole, None, heard, connect=cluster.connect)
+    for agent in (cluster.head, cluster.other):
+        (asked,) = agent.requests("resume")
+        assert (asked.order_id, asked.ranks.standings) == ("o9", [])
+    assert [verdict.check for verdict in result.verdicts] == ["rank 1"]
+    assert heard.results == [result]
+
+
+@pytest.mark.parametrize(
+    ("state", "known"),
+    [
+        ("DONE", wire.RankStanding(1, Point.DONE, left=True)),
+        ("RESTORED", wire.RankStanding(1, Point.BACK_READY, "it has gone back", left=True)),
+        ("DOWN", wire.RankStanding(1, failure="its order ended as DOWN", down=True, left=True)),
+        ("REFUSED", wire.RankStanding(1, failure="its order ended as REFUSED", down=True, left=True)),
+    ],
+)
+def test_who_goes_on_is_told_how_it_ended_on_the_other_nodes(whole: Target, state: str, known: wire.RankStanding) -> None:
+    cluster = Cluster(healthy_agent(lock=stands("INTERRUPTED(MEASURED)"), resume=TAKEN_UP), healthy_agent(lock=stands(state)))
+    resume(whole, "o9", Heard(), connect=cluster.connect)
+    (asked,) = cluster.head.requests("resume")
+    assert asked.ranks.standings == [known]
+    assert cluster.other.requests("resume") == []
+
+
+def test_a_node_that_never_got_the_order_is_waited_for_by_nobody(whole: Target) -> None:
+    nothing = [answer(wire.LockStatus())]
+    cluster = Cluster(healthy_agent(lock=nothing), healthy_agent(lock=stands("INTERRUPTED(LOCKED)"), resume=TAKEN_UP))
+    resume(whole, None, Heard(), connect=cluster.connect)
+    (asked,) = cluster.other.requests("resume")
+    assert asked.ranks.standings == [wire.RankStanding(0, failure="it never had this order", down=True, left=True)]
+    assert cluster.head.requests("follow") == []
+
+
+@pytest.mark.parametrize(
+    ("head", "other", "error", "message"),
+    [
+        (stands("DONE"), stands("DONE"), RefusedError, "has ended: DONE"),
+        (stands("DONE"), stands("LOADING", live=True), LockedError, "is at work, in LOADING"),
+        (stands("INTERRUPTED(LOADING)"), stands("DOWN", person=wire.PersonLock("kim@desk", "mine", 1.0)), LockedError, "rank 1 in gpu2: "),
+        ([answer(wire.LockStatus())], [answer(wire.LockStatus())], RefusedError, "there was no order yet of glm5 on any of its nodes"),
+    ],
+)
+def test_what_can_t_be_taken_up_is_begun_on_no_node(whole: Target, head: Any, other: Any, error: type[Exception], message: str) -> None:
+    cluster = Cluster(healthy_agent(lock=head), healthy_agent(lock=other))
+    with pytest.raises(error, match=re.escape(message)):
+        resume(whole, None, Heard(), connect=cluster.connect)
+    assert cluster.head.requests("resume") == cluster.other.requests("resume") == []
+
+
+def test_commands_around_the_orders_are_run_once(folder: Path, whole: Target, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    hooks = f"hooks:\n  before:\n    - command: [sh, -c, 'cat > {told}']\n"
+    service = folder / "services" / "glm5.yml"
+    service.write_text(service.read_text(encoding="utf-8") + hooks, encoding="utf-8")
+    cluster, heard = Cluster(), Heard()
+    cluster.run(relaunch, choose_target(load_inventory(folder), "gpu1", None), heard=heard)
+    (head,), (other,) = cluster.head.requests("submit"), cluster.other.requests("submit")
+    assert len(heard.hooks) == 1
+    assert json.loads(told.read_text(encoding="utf-8"))["order"] == head.order_id
+    assert head.afterwards is not None
+    assert other.afterwards is None
+
+
+def test_only_rank_0_stands_behind_a_router(whole: Target) -> None:
+    cluster, seat = Cluster(), SEAT
+    cluster.run(relaunch, whole, Options(router=seat))
+    assert cluster.head.requests("submit")[0].router == seat
+    assert cluster.other.requests("submit")[0].router is None
 
 
 def test_what_went_worse_on_another_node_is_the_exit_code(whole: Target) -> None:
