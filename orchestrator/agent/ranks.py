@@ -244,6 +244,9 @@ class Together:
         watch = self.pulse_back if point >= Point.BACK_CLEAN else self.pulse
 
         def all_there() -> bool:
+            if point < Point.BACK_CLEAN:
+                # One that was there may have turned back since.
+                self._require_forward()
             if not behind(self._table.standings(), point):
                 return True
             watch()

@@ -58,6 +58,7 @@ class Relaunch:
         self._ranks = RankWaits(self._walk)
         self._staging = Staging(self._walk)
         self._rollback = Rollback(self._walk, self._staging)
+        self._announced = False
 
     @property
     def touched(self) -> bool:
@@ -258,11 +259,13 @@ class Relaunch:
     def _announce_stop(self) -> None:
         """Keep what the old server is compared by, and journal that it will be signalled."""
         walk, staging = self._walk, self._staging
-        if self.touched:
+        if self.touched or self._announced:
             return
+        self._announced = True
         if not staging.begun:
             self._steps.remember(walk.observed, walk.baseline)
         reason = "it has died by itself; ending what is left of it" if staging.old_died else words.stopping(walk.order.policy)
+        reason = f"once rank 0 has stopped: {reason}" if walk.group.rank else reason
         walk.say(State.DRAINING, reason, None if staging.failure is None else {FAILURE: staging.failure})
 
     def _stop_old(self) -> Optional[wire.Verdict]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from orchestrator.agent import rank_link, ranks, wire
-from orchestrator.agent.history import read_history
+from orchestrator.agent.history import is_touched, read_history
 from orchestrator.agent.rank_link import RankLink
 from orchestrator.agent.ranks import Table, Together
 from orchestrator.agent.relaunch import Relaunch
@@ -165,9 +165,12 @@ def test_where_one_dies_and_is_taken_up_later_all_or_nothing_serves(kind: str, f
     pair = Pair(kind, failing)
     pair.parts()[rank].lives = instant
     pair.run(0, 1)
+    begun = is_touched(pair.parts()[rank].journal)
     pair.parts()[rank].lives = None
     pair.resume()
     _assert_safe(pair)
+    if not begun:
+        assert pair.head.serves == {"old"}, "nothing is stopped by halves"
 
 
 @pytest.mark.slow
