@@ -57,12 +57,8 @@ def behind(kind: str, flags: tuple[str, ...], stage: Stage, bridge: Bridge, fold
         router.kill()
 
 
-def other_than_now(stage: Stage) -> str:
-    return "lof" if stage.argument("schedule_policy") != "lof" else "dfs-weight"
-
-
-def relaunch(stage: Stage, operator: Operator, *flags: str) -> dict[str, Any]:
-    words = ("--backend", other_than_now(stage), "--no-measure", "--accept-drift", *flags)
+def relaunch(operator: Operator, backend: str, *flags: str) -> dict[str, Any]:
+    words = ("--backend", backend, "--no-measure", "--accept-drift", *flags)
     return operator.ask("relaunch", *words).expect(0).document
 
 
@@ -73,17 +69,17 @@ def launched(stage: Stage) -> None:
     stage.operator.ask("launch", "--backend", "lof", "--yes").expect(0)
 
 
-@pytest.mark.parametrize(("kind", "way"), [("sglang-router", "removed"), ("smg", "kept")])
+@pytest.mark.parametrize(("kind", "way", "backend"), [("sglang-router", "removed", "dfs-weight"), ("smg", "kept", "fcfs")])
 def test_one_real_server_behind_a_real_router_is_switched_with_0_failed_and_0_cut(
-    kind: str, way: str, stage: Stage, bridge: Bridge, launched: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, way: str, backend: str, stage: Stage, bridge: Bridge, launched: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = HOLDING if way == "removed" else (*HOLDING, *LEFT_IN)
     with behind(kind, flags, stage, bridge, tmp_path) as (operator, router):
-        planned = relaunch(stage, operator, "--plan")["plan"]["held"]
+        planned = relaunch(operator, backend, "--plan")["plan"]["held"]
         assert (planned["kind"], planned["way"], planned["coverage"]["covered"]) == (kind, way, True), planned
         with SteadyLoad(router.port, stage.service.model, tokens=20, address=router.address, patience=PATIENCE) as load:
             wait_for("the first answers", lambda: len(load.sent) >= AFTERWARDS, 60.0)
-            document = relaunch(stage, operator, "--yes")
+            document = relaunch(operator, backend, "--yes")
             answered = len(load.sent) + AFTERWARDS
             wait_for("answers after it", lambda: len(load.sent) >= answered, 60.0)
 
