@@ -15,6 +15,7 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from orchestrator.agent import wire
+from orchestrator.agent.clock import wait_set
 from orchestrator.agent.ranks import Alone, Group, Table, Together
 
 ASK_SECONDS = 0.5
@@ -55,13 +56,12 @@ class RankLink:
         self._order_id = order_id
         self._table = table
         self._closed = threading.Event()
+        self._over = threading.Event()
         self._asked = threading.Lock()
-        work = self._listen if group.rank == 0 else self._keep_asking
-        self._thread = threading.Thread(target=work, name="ranks", daemon=True)
 
     def open(self) -> None:
         """Begin to listen, or to ask. That it does not come about is the table's `trouble`, and tried again."""
-        self._thread.start()
+        threading.Thread(target=self._work, name="ranks", daemon=True).start()
 
     def close(self) -> None:
         """Say once more where this one stands, and end."""
@@ -69,7 +69,16 @@ class RankLink:
         if self._group.rank:
             with contextlib.suppress(OSError, ValueError):
                 self._ask()
-        self._thread.join(_ANSWER_SECONDS)
+        wait_set(self._over, _ANSWER_SECONDS)
+
+    def _work(self) -> None:
+        try:
+            if self._group.rank == 0:
+                self._listen()
+            else:
+                self._keep_asking()
+        finally:
+            self._over.set()
 
     def _keep_asking(self) -> None:
         while not self._closed.is_set():
@@ -78,7 +87,7 @@ class RankLink:
                 self._table.trouble = ""
             except (OSError, ValueError) as error:
                 self._table.trouble = f"{self._group.address}:{self._group.port} of rank 0: {error}"
-            self._closed.wait(ASK_SECONDS)
+            wait_set(self._closed, ASK_SECONDS)
 
     def _ask(self) -> None:
         with self._asked, socket.create_connection((self._group.address, self._group.port), _ANSWER_SECONDS) as connection:
@@ -113,7 +122,7 @@ class RankLink:
                 return server
             except OSError as error:
                 self._table.trouble = f"rank 0 can't listen on {self._group.address}:{self._group.port}: {error}"
-                self._closed.wait(_BIND_SECONDS)
+                wait_set(self._closed, _BIND_SECONDS)
         return None
 
     def _bind(self) -> socket.socket:

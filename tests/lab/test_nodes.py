@@ -146,7 +146,7 @@ def test_a_launch_starts_both_ranks(pair: Pair) -> None:
     assert pair.answers()
     assert "rank 1" in [verdict["check"] for verdict in answer["result"]["verdicts"]]
     status = pair.ask("status")
-    assert [rank["survey"]["health"] for rank in status["ranks"]] == ["serving"]
+    assert [rank["survey"]["health"] for rank in status["other_ranks"]] == ["serving"]
 
 
 def test_a_relaunch_changes_both_ranks(pair: Pair) -> None:
@@ -235,7 +235,7 @@ def test_a_scheduler_that_dies_on_one_host_ends_both(pair: Pair) -> None:
     os.kill(scheduler.pid, signal.SIGKILL)
     assert wait_until(lambda: pair.servers() == [], Deadline(PATIENCE), 0.1)
     status = pair.ask("status")
-    assert (status["report"]["health"], status["ranks"][0]["survey"]["health"]) == ("down", "down")
+    assert (status["report"]["health"], status["other_ranks"][0]["survey"]["health"]) == ("down", "down")
 
 
 def test_a_teardown_ends_both(pair: Pair) -> None:

@@ -129,8 +129,8 @@ def test_a_launch_starts_both_ranks_and_proves_the_whole(pair: Pair) -> None:
     assert {verdict["check"]: verdict["outcome"] for verdict in answer.document["result"]["verdicts"]}["rank 1"] == "pass"
 
     status = pair.operator.ask("status").expect(0).document
-    assert [rank["survey"]["health"] for rank in status["ranks"]] == ["serving"]
-    assert status["ranks"][0]["survey"]["server"]["launch_id"] == status["report"]["server"]["launch_id"] + "-rank1"
+    assert [rank["survey"]["health"] for rank in status["other_ranks"]] == ["serving"]
+    assert status["other_ranks"][0]["survey"]["server"]["launch_id"] == status["report"]["server"]["launch_id"] + "-rank1"
 
 
 def test_a_relaunch_changes_both_ranks(pair: Pair) -> None:
@@ -168,7 +168,7 @@ def test_a_scheduler_that_dies_on_one_node_ends_both_and_is_told(pair: Pair) -> 
     pair.other.container.run("kill", "-KILL", str(scheduler.pid))
     wait_for("both have ended", lambda: not any(sglang_processes(part) for part in pair.both()), 60.0, 0.5)
     status = pair.operator.ask("status").expect(0).document
-    assert (status["report"]["health"], status["ranks"][0]["survey"]["health"]) == ("down", "down")
+    assert (status["report"]["health"], status["other_ranks"][0]["survey"]["health"]) == ("down", "down")
 
 
 def _loads(part: SglangService, policy: str) -> bool:

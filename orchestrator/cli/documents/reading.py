@@ -18,7 +18,7 @@ class Status:
         report: what was found in the place.
         boot: what applies a tuning profile when the host boots.
         rank: which node of a service over several this is; null for one on one node.
-        ranks: its other nodes, each as far as it could be asked.
+        other_ranks: its other nodes, each as far as it could be asked.
     """
 
     inventory: str
@@ -28,7 +28,7 @@ class Status:
     report: SurveyReport | None
     boot: BootTuning
     rank: int | None = None
-    ranks: list[RankStatus] = field(default_factory=list)
+    other_ranks: list[RankStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

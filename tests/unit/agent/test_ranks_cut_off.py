@@ -150,7 +150,10 @@ def _expected(kind: str, failing: str) -> tuple[str, set[str]]:
 
 
 @pytest.mark.parametrize(("kind", "failing", "rank", "instant"), DEATHS)
-def test_one_that_dies_and_is_started_again_costs_nothing(kind: str, failing: str, rank: int, instant: int) -> None:
+def test_one_that_dies_and_is_started_again_costs_nothing(
+    kind: str, failing: str, rank: int, instant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "SILENCE_SECONDS", 60.0)
     pair = Pair(kind, failing)
     pair.parts()[rank].lives = instant
     pair.run(0, 1, again=1)
