@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-_SECONDS = 60.0
-"""For one request."""
-
 
 @dataclass(frozen=True)
 class Sent:

@@ -27,6 +27,8 @@ from tests.sglang.stage import describe_service
 
 PORTS = {"r1": 31011, "r2": 31012}
 PATIENCE = 600.0
+CLIENT_SECONDS = 300.0
+"""For a request. Where a load takes most of two cores, one replica answers fewer than four requests a second, and they queue."""
 STATE_ROOT = "/var/lib/orchestrator"
 DRAIN, JOIN, TRAFFIC = 60.0, 60.0, 60.0
 POLICY = {"load_total": 600, "generations": 1}
@@ -84,7 +86,7 @@ class Replicas:
 
     def load(self) -> SteadyLoad:
         assert self.router is not None
-        return SteadyLoad(self.router.port, self.service.model, address=self.router.address)
+        return SteadyLoad(self.router.port, self.service.model, address=self.router.address, patience=CLIENT_SECONDS)
 
     def roll(self, *flags: str) -> Answer:
         return self.operator.ask("roll", "--router", "front", *flags, timeout=1500.0)
