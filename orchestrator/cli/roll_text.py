@@ -143,6 +143,8 @@ def _client_lines(standing: Standing) -> list[tuple[str, Tone]]:
         )
         return [(f"clients: nobody knows what they had of it: the router does not tell, {why}", "warn")]
     counted = f"clients: {grown.requests} requests came to the router, {grown.answered} were answered by a replica, {grown.failed} failed"
+    if grown.open > 0:
+        counted += f", {grown.open} were still at work or their clients had gone"
     if grown.clean:
         return [(f"{counted}; clean: no retry, no exhausted retries, no error of a replica", "good")]
     return [(f"{counted}; not clean: {_unclean(grown)}", "warn")]

@@ -230,6 +230,11 @@ class Growth:
     upstream_errors: int
 
     @property
+    def open(self) -> int:
+        """Requests that came and of which the router tells no end: they still ran, or their clients did not wait for the answer."""
+        return self.requests - self.answered - self.failed
+
+    @property
     def clean(self) -> bool:
         """Whether no client had anything of it: nothing was tried twice, failed, or was refused for want of a worker."""
         return not (self.failed or self.retries or self.exhausted or self.upstream_errors)

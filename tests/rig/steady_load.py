@@ -35,7 +35,7 @@ class SteadyLoad:
     rate: float = 4.0
     tokens: int = 40
     address: str = "127.0.0.1"
-    patience: float = _SECONDS
+    patience: float = 60.0
     """How long a client waits for its answer, seconds."""
     sent: list[Sent] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)

@@ -197,3 +197,14 @@ def test_a_relaunch_of_a_replica_says_that_its_router_is_not_told(desk: Desk, mo
     shown = desk.run("relaunch", "--backend", "flashinfer_cutedsl", "--service", "r1", "--plan")
     assert "router front is not told" in words(shown.out)
     assert "fab roll --router front --service r1" in words(shown.out)
+
+
+def test_requests_whose_clients_did_not_wait_are_no_answers(desk: Desk) -> None:
+    from orchestrator.cli.roll_text import roll_blocks
+    from orchestrator.results.roll import Standing
+    from orchestrator.results.roll_records import Begun, Counted, Finished
+
+    before, after = Counted(33, 31, 0, 0, 0, 0), Counted(2945, 2627, 0, 0, 0, 0)
+    standing = Standing(Begun("front", "fast", [], "kim@laptop", before), finished=Finished(0, "0 of 0", after))
+    said = " ".join(str(block) for block in roll_blocks(standing, "fab roll"))
+    assert "2912 requests came to the router, 2596 were answered by a replica, 0 failed, 316 were still at work or their clients" in said

@@ -134,3 +134,9 @@ def test_growth_is_known_only_where_no_counter_went_back() -> None:
     assert (began_anew(before, NONE), growth(before, NONE)) == (True, None)
     assert (growth(None, after), growth(before, None), began_anew(None, after)) == (None, None, False)
     assert counted(None) is None
+
+
+def test_requests_without_an_end_are_told_apart_from_those_that_failed() -> None:
+    grown = growth(NONE, Counted(2911, 2597, 4, 0, 0, 0))
+    assert grown is not None
+    assert grown.open == 310
