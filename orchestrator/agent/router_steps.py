@@ -2,7 +2,7 @@
 asks of the world, apart from :mod:`steps` as most orders have no router.
 
 Nothing here is worth a serving server: what can't be had of the router before the stop refuses the order, with the server put back, and
-what can't be had of it afterwards is a warning.
+what can't be had of it afterwards is a warning, unless it is the router's only server: then clients have none, and the order says so.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class RouterSteps(Protocol):
         """Take a server that has failed out, if it is in, and wait for none of its requests. Never raises."""
 
     def join(self, launch: wire.Launch, report: Report) -> List[Verdict]:
-        """Have what serves in again; what the router has to say to that. Never raises."""
+        """Have what serves in again; what the router has to say to that: ``refuse`` when it has no server now. Never raises."""
 
 
 class BoxRouterSteps:
@@ -97,15 +97,19 @@ class BoxRouterSteps:
 
     def join(self, launch: wire.Launch, report: Report) -> List[Verdict]:
         seat, began = self._seat, time.monotonic()
-        repair = f"fab roll --router {seat.router.name} --repair"
         report(_PHASE, f"having {seat.worker} in router {seat.router.name} again")
         try:
             box_router(seat.router).add(seat.worker, previous.api_key(launch), Deadline(seat.join))
         except RouterFailed as failed:
-            return [Verdict(_PHASE, Outcome.WARN, f"it is not in router {seat.router.name}: {failed}", next_step=repair)]
+            return [self._outside(str(failed))]
         except Exception as error:  # noqa: BLE001 - see above
-            return [Verdict(_PHASE, Outcome.UNKNOWN, f"an unexpected error: {error!r}", next_step=repair)]
+            return [self._outside(f"an unexpected error: {error!r}")]
         return [Verdict(_PHASE, Outcome.PASS, f"in router {seat.router.name} again after {time.monotonic() - began:.1f} s")]
+
+    def _outside(self, why: str) -> Verdict:
+        name, alone = self._seat.router.name, not self._seat.others
+        said = f"it is not in router {name}{', which has no server now' if alone else ''}: {why}"
+        return Verdict(_PHASE, Outcome.REFUSE if alone else Outcome.WARN, said, next_step=f"fab roll --router {name} --repair")
 
 
 def _failed(summary: str, evidence: List[str]) -> LaunchFailed:

@@ -54,6 +54,8 @@ class Walk:
         self.held_seconds: Optional[float] = None
         """From the server's removal from its router until its successor was in."""
         self._left_at: Optional[float] = None
+        self._router_empty: Optional[wire.Verdict] = None
+        """What the router said when its only server was to be in again, and is not."""
         self.previous: Optional[Previous] = None
         self.baseline: Optional[wire.DecodeTiming] = None
         self.observed = Observed()
@@ -168,10 +170,11 @@ class Walk:
         if self.router is None or not self.left_router or serving is None:
             return
         joined = self.router.join(serving, self.journal.progress)
-        self.verdicts += joined
+        self.verdicts = [verdict for verdict in self.verdicts if verdict is not self._router_empty] + joined
+        self._router_empty = next((verdict for verdict in joined if verdict.outcome == Outcome.REFUSE), None)
         if self._left_at is not None and all(verdict.outcome == Outcome.PASS for verdict in joined):
             self.held_seconds = time.monotonic() - self._left_at
-        self.left_router = False
+        self.left_router = self._router_empty is not None  # worth another try at the end
         crash_point("in the router")
 
     def leave_router_again(self) -> None:
@@ -217,6 +220,12 @@ class Walk:
         """
         if state in (State.DONE, State.RESTORED, State.REFUSED):
             self.rejoin_router(launch)
+        if self._router_empty is not None:
+            exit_code, summary, next_step = (
+                7,
+                f"{summary}, and no client reaches it: {self._router_empty.detail}",
+                self._router_empty.next_step,
+            )
         stopped = self.stopped
         dark = None if dark_until is None or stopped is None else words.dark_seconds(stopped, dark_until, self.boot)
         result = wire.OrderResult(

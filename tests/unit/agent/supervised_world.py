@@ -271,7 +271,10 @@ def _who(launch: wire.Launch) -> str:
 
 
 class WorldRouter:
-    """The router's list, in the world. With ``requests`` failing, those on the old server do not end."""
+    """The router's list, in the world. With ``requests`` failing, those on the old server do not end.
+
+    With ``its only server`` failing, that is not had in again; with ``its only server once``, not at the first try.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -291,6 +294,11 @@ class WorldRouter:
 
     def join(self, launch: wire.Launch, report: Report) -> list[wire.Verdict]:
         self._world.effect("before joining the router")
+        if self._world.failing & {"its only server", "its only server once"}:
+            self._world.failing.discard("its only server once")
+            return [
+                wire.Verdict("router", Outcome.REFUSE, "it is not in router front, which has no server now", next_step="fab roll --repair")
+            ]
         self._world.in_router = True
         self._world.effect("after joining the router")
         return [wire.Verdict("router", Outcome.PASS, f"{_who(launch)} is in again")]

@@ -66,6 +66,20 @@ def test_its_successor_is_in_as_soon_as_it_is_proven_and_clients_do_not_wait_for
     assert supervise(World(), order(staged=staged)).held_seconds is None
 
 
+@pytest.mark.parametrize(("failing", "state"), [(set(), State.DONE), ({"new"}, State.RESTORED)])
+def test_a_router_that_is_left_without_a_server_is_no_success(failing: set[str], state: str) -> None:
+    result = supervise(World(failing={"its only server", *failing}), order(router=True))
+    assert (result.state, result.exit_code, result.next_step) == (state, 7, "fab roll --repair")
+    assert "no client reaches it: it is not in router front" in result.summary
+
+
+def test_it_is_had_in_at_the_end_where_that_failed_before_the_timing() -> None:
+    world = World(failing={"its only server once"})
+    result = supervise(world, order(router=True))
+    assert (result.exit_code, world.in_router) == (0, True)
+    assert [verdict.detail for verdict in result.verdicts if verdict.check == "router"] == ["new is in again"]
+
+
 def test_what_dies_after_it_was_had_in_is_out_before_it_is_cleared_away_and_the_old_one_comes_in() -> None:
     world = World()
     sample = World()
@@ -200,3 +214,7 @@ def test_on_the_box_what_serves_comes_in_and_trouble_is_a_warning(fake: FakeRout
     seat = wire.from_json(type(SEAT), {**wire.to_json(SEAT), "join": 0.2})
     (verdict,) = BoxRouterSteps(seat).join(NEW, lambda phase, detail: None)
     assert (verdict.outcome, verdict.next_step) == (Outcome.WARN, "fab roll --router front --repair")
+    alone = wire.from_json(type(SEAT), {**wire.to_json(seat), "others": []})
+    (verdict,) = BoxRouterSteps(alone).join(NEW, lambda phase, detail: None)
+    assert verdict.outcome == Outcome.REFUSE
+    assert "which has no server now" in verdict.detail
