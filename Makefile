@@ -10,7 +10,7 @@ help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
 	@echo "make check        lint, types and the fast tests (a minute or two)"
 	@echo "make test         all tests; as root on Debian also those on real parts"
-	@echo "make faults       all ways in which an order may be broken, about an hour; its table is docs/faults.md"
+	@echo "make faults       all ways in which an order may be broken, about two hours; its table is docs/faults.md"
 	@echo "make sglang-cpu   the real SGLang for those tests, on CPU (1.6 GB)"
 	@echo "make routers      SGLang's routers for those tests (no GPU, no torch)"
 	@echo "make bench        speed, as ratios to plain ssh, to the same steps by hand, to pyinfra and Ansible;"
@@ -35,7 +35,7 @@ test: packages .venv/dev.stamp
 
 faults: packages routers .venv/dev.stamp
 	$(BIN)/python -m tests.faults --write $(FAULTS)
-	$(BIN)/pytest -m exhaustive tests/lab/test_roll.py tests/sglang/test_roll.py
+	$(BIN)/pytest -m exhaustive tests/lab/test_roll.py tests/sglang
 
 bench: packages .venv/dev.stamp
 	$(BIN)/python -m benchmarks.speed

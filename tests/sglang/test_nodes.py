@@ -140,6 +140,7 @@ def test_a_relaunch_changes_both_ranks(pair: Pair) -> None:
     assert generate(pair.url, 4) == 4
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_dies_while_it_loads_turns_all_back_with_nobody_watching(pair: Pair) -> None:
     pair.serving()
     before = pair.policies()
@@ -161,6 +162,7 @@ def test_a_teardown_leaves_nothing_on_either_node(pair: Pair) -> None:
     pair.assert_gone()
 
 
+@pytest.mark.exhaustive
 def test_a_scheduler_that_dies_on_one_node_ends_both_and_is_told(pair: Pair) -> None:
     """With no order at work that is SGLang's to do (gloo: each node's scheduler hears of it); what is ours is to say so."""
     pair.serving()

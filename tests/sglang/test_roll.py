@@ -72,6 +72,7 @@ def _whole_roll(replicas: Replicas, kind: str, by: str, backend: str) -> None:
         assert router.serving() == set(replicas.workers.values())
 
 
+@exhaustive
 def test_a_real_launch_that_fails_is_put_back_and_had_in_from_here_and_the_one_before_keeps_the_new_backend(replicas: Replicas) -> None:
     before = replicas.policies()
     with replicas.behind("sglang-router", By.OPERATOR) as router:
