@@ -64,6 +64,8 @@ def _on_the_bus(context: Context, reading: StateReading) -> List[Verdict]:
     """GPUs that the kernel knows and that don't answer, by address."""
     gone, silent, unbound = [], [], []
     answering = {gpu.address for gpu in reading.gpus}
+    if answering and context.gpus and answering.isdisjoint(context.gpus):
+        return [_elsewhere(context, reading)]
     for address in context.gpus:
         if is_gone(context.files, address):
             gone.append(address)
@@ -74,6 +76,12 @@ def _on_the_bus(context: Context, reading: StateReading) -> List[Verdict]:
         elif not context.in_container or _is_given(context, address):
             silent.append(address)
     return [*_gone(context, gone), *_silent(context, silent, reading), *_unbound(unbound)]
+
+
+def _elsewhere(context: Context, reading: StateReading) -> Verdict:
+    """A stand-in for nvidia-smi, as the lab has one, on a machine that has GPUs of its own: it says nothing of these."""
+    detail = f"nvidia-smi lists {len(reading.gpus)} GPU(s), and none of the {len(context.gpus)} that the kernel has on PCI is among them"
+    return Verdict("gpu_on_bus", Outcome.UNKNOWN, detail, list(context.gpus), "command -v nvidia-smi   # is it the driver's?", SOURCE)
 
 
 def _gone(context: Context, addresses: Sequence[str]) -> List[Verdict]:

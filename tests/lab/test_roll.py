@@ -125,7 +125,8 @@ def test_a_worker_that_is_killed_meanwhile_stops_the_roll_and_cuts_no_more_than_
 
     lab.launch("r3", backend)
     assert wait_until(lambda: len(lab.router.serving()) == 3, Deadline(PATIENCE), 0.2)
-    with lab.load():
+    with lab.load():  # an open breaker closes with the requests that come after its time
+        assert wait_until(lab.router.sends_to_all, Deadline(PATIENCE), 0.2)
         document = lab.ask("roll", "--resume", "--yes")
     assert [item["state"] for item in document["replicas"]] == ["DONE", "DONE", None]
     assert document["replicas"][2]["already"] is True

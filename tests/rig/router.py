@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.agent.router_protocol import read_counters
 from orchestrator.lab.processes import kill, start_time
 from tests.rig.commands import wait_for
 
@@ -104,6 +105,16 @@ class RealRouter:
         """The urls of its healthy workers."""
         listed = self.ask("/workers")
         return {item["url"] for item in listed["workers"] if item["is_healthy"]} if isinstance(listed, dict) else set()
+
+    def sends_to_all(self) -> bool:
+        """Whether no worker's circuit breaker is open, by its metrics: such a one gets no request, however healthy it looks."""
+        connection = http.client.HTTPConnection(self.address, self.metrics, timeout=10)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        finally:
+            connection.close()
+        return not read_counters(text).broken
 
     def kill(self) -> None:
         """SIGKILL to it and what it has started."""

@@ -106,6 +106,13 @@ def test_a_gpu_on_pci_that_nvidia_smi_does_not_list(machine: Machine) -> None:
     assert found["gpu_on_bus"].evidence == [NO_ROW.strip()]
 
 
+def test_an_nvidia_smi_that_is_not_this_machines_says_nothing_of_its_gpus(machine: Machine) -> None:
+    machine.smi = Smi(gpus=smi_rows(["0000:f1:00.0", "0000:f2:00.0"]))
+    verdict = machine.verdicts(check_gpus)["gpu_on_bus"]
+    assert (verdict.outcome, verdict.evidence) == ("unknown", list(GPUS))
+    assert "none of the 8" in verdict.detail
+
+
 def test_a_gpu_passed_through_to_a_virtual_machine_is_no_lost_one(machine: Machine) -> None:
     machine.link(f"/sys/bus/pci/devices/{LOST}/driver", "../../../../bus/pci/drivers/vfio-pci")
     machine.smi = Smi(gpus=smi_rows([gpu for gpu in GPUS if gpu != LOST]))
