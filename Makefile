@@ -8,7 +8,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
-	@echo "make check        lint, types and the fast tests (a minute or two)"
+	@echo "make check        lint, types and the fast tests (some five minutes)"
 	@echo "make test         all tests; as root on Debian also those on real parts"
 	@echo "make faults       all ways in which an order may be broken, about two hours; its table is docs/faults.md"
 	@echo "make sglang-cpu   the real SGLang for those tests, on CPU (1.6 GB)"
