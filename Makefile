@@ -4,10 +4,11 @@ PYTHON ?= python3
 SGLANG_PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help demo check test faults bench format runbooks docs schema sglang-cpu routers packages clean
+.PHONY: help demo lint check test faults bench format runbooks docs schema sglang-cpu routers packages clean
 
 help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
+	@echo "make lint         ruff and mypy"
 	@echo "make check        lint, types and the fast tests (some five minutes)"
 	@echo "make test         all tests; as root on Debian also those on real parts"
 	@echo "make faults       all ways in which an order may be broken, about two hours; its table is docs/faults.md"
@@ -24,10 +25,12 @@ help:
 demo: .venv/lab.stamp
 	@$(BIN)/python -m orchestrator.lab.demo
 
-check: .venv/dev.stamp
+lint: .venv/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+check: lint
 	$(BIN)/pytest -q tests/unit tests/agent -m "not slow"
 
 test: packages .venv/dev.stamp

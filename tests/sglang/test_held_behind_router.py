@@ -69,7 +69,10 @@ def launched(stage: Stage) -> None:
     stage.operator.ask("launch", "--backend", "lof", "--yes").expect(0)
 
 
-@pytest.mark.parametrize(("kind", "way", "backend"), [("sglang-router", "removed", "dfs-weight"), ("smg", "kept", "fcfs")])
+@pytest.mark.parametrize(
+    ("kind", "way", "backend"),
+    [("sglang-router", "removed", "dfs-weight"), pytest.param("smg", "kept", "fcfs", marks=pytest.mark.exhaustive)],
+)
 def test_one_real_server_behind_a_real_router_is_switched_with_0_failed_and_0_cut(
     kind: str, way: str, backend: str, stage: Stage, bridge: Bridge, launched: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
