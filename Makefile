@@ -38,7 +38,7 @@ test: packages .venv/dev.stamp
 
 faults: packages routers .venv/dev.stamp
 	$(BIN)/python -m tests.faults --write $(FAULTS)
-	$(BIN)/pytest -m exhaustive tests/lab/test_roll.py tests/sglang
+	$(BIN)/pytest -m exhaustive tests/lab/test_roll.py tests/lab/test_nodes.py tests/sglang
 
 bench: packages .venv/dev.stamp
 	$(BIN)/python -m benchmarks.speed

@@ -213,6 +213,7 @@ def test_an_order_whose_supervisors_are_killed_is_taken_up_again_by_one_command(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_whose_supervisor_is_killed_and_never_comes_back_leaves_nothing_half_started(pair: Pair) -> None:
     """Rank 0 waits for it for a minute; nobody can put that node's part back then, so nothing serves, and the order says so."""
     pair.serving()
