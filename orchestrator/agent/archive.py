@@ -71,4 +71,4 @@ def _add(archive: Any, name: str, content: bytes) -> None:
 
     entry = zipfile.ZipInfo(name)  # dated 1980: the same code gives the same bytes
     entry.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(entry, content, compresslevel=3)  # half the time of 6, 6 % larger
+    archive.writestr(entry, content, compresslevel=6)  # 3 is some milliseconds quicker and 6 % larger
