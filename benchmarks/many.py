@@ -61,7 +61,10 @@ class Hosts:
         self.folder = folder
         self._keys = OpenSsh(_made(folder / "keys"), options=("MaxStartups 100:30:200",))
         self._keys.write_files()
-        self._ports = [free_port() for _ in range(number)]
+        ports: set[int] = set()
+        while len(ports) < number:  # the same one may be free twice
+            ports.add(free_port())
+        self._ports = sorted(ports)
         self._options = options
         self._sshds: list[int] = []
         self.inventory = self._write_inventory()
