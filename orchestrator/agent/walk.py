@@ -220,12 +220,9 @@ class Walk:
         """
         if state in (State.DONE, State.RESTORED, State.REFUSED):
             self.rejoin_router(launch)
-        if self._router_empty is not None:
-            exit_code, summary, next_step = (
-                7,
-                f"{summary}, and no client reaches it: {self._router_empty.detail}",
-                self._router_empty.next_step,
-            )
+            if self._router_empty is not None:
+                exit_code, next_step = 7, self._router_empty.next_step
+                summary = f"{summary}, and no client reaches it: {self._router_empty.detail}"
         stopped = self.stopped
         dark = None if dark_until is None or stopped is None else words.dark_seconds(stopped, dark_until, self.boot)
         result = wire.OrderResult(

@@ -12,9 +12,9 @@ from orchestrator.agent.follow import told_by_journal
 from orchestrator.agent.history import read_history
 from orchestrator.agent.router import Router
 from orchestrator.agent.router_steps import BoxRouterSteps
-from orchestrator.agent.steps import LaunchFailed
+from orchestrator.agent.steps import LaunchFailed, Report
 from orchestrator.agent.wire import Outcome, State
-from tests.unit.agent.supervised_world import NEW, OLD, SEAT, Killed, World, instants, order, supervise
+from tests.unit.agent.supervised_world import NEW, OLD, SEAT, Killed, World, WorldSteps, instants, order, supervise
 from tests.unit.fake_router import FakeRouter
 
 WORKER, OTHER = SEAT.worker, SEAT.others[0]
@@ -71,6 +71,20 @@ def test_a_router_that_is_left_without_a_server_is_no_success(failing: set[str],
     result = supervise(World(failing={"its only server", *failing}), order(router=True))
     assert (result.state, result.exit_code, result.next_step) == (state, 7, "fab roll --repair")
     assert "no client reaches it: it is not in router front" in result.summary
+
+
+def test_where_nothing_serves_the_router_is_not_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(failing={"its only server", "back"})
+
+    def measure(steps: WorldSteps, launch: wire.Launch, report: Report) -> wire.DecodeTiming:
+        world.end("new")
+        return wire.DecodeTiming(skipped="nobody answers")
+
+    monkeypatch.setattr(WorldSteps, "measure", measure)
+    result = supervise(world, order(router=True))
+    assert (result.state, result.exit_code) == (State.DOWN, 7)
+    assert "no client reaches it" not in result.summary
+    assert "fab launch" in str(result.next_step)
 
 
 def test_it_is_had_in_at_the_end_where_that_failed_before_the_timing() -> None:
