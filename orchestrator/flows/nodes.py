@@ -6,7 +6,6 @@ Each node's part is looked at and checked as a service on one node is; the plans
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -19,9 +18,9 @@ from orchestrator.flows.doctor import host_beside
 from orchestrator.flows.locks import Patience, survey_when_free
 from orchestrator.flows.node_orders import Part, carry_out
 from orchestrator.flows.observer import Observer
-from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, policy_for, settle
+from orchestrator.flows.order import Confirm, Interruption, Options, Outcome, settle
 from orchestrator.flows.plan import Plan
-from orchestrator.flows.relaunch import checked, plan_change, refuse_when_serving
+from orchestrator.flows.relaunch import checked_candidate, plan_change, refuse_when_serving
 from orchestrator.flows.target import Agent, Connect, Target
 from orchestrator.flows.teardown import plan_teardown
 
@@ -59,10 +58,7 @@ def change(
         # A launch's processes are known by its id, and two hosts of an inventory may be one machine.
         new = dataclasses.replace(new, launch_id=f"{stem}-rank{part.rank}" if part.rank else stem)
         observer.note(f"checking rank {part.rank} of {new.backend} against {part.place} while nothing changes")
-        policy = policy_for(part, options) if verb == wire.OrderKind.RELAUNCH else None
-        version = str(found.sglang_version)
-        ask = functools.partial(look.preflight, agent, part, new, backends, version, signs, policy, sequential=options.sequential)
-        report = checked(agent, part, new, ask, asked_host)
+        report = checked_candidate(verb, part, agent, new, backends, signs, found, options, asked_host)
         # Where the whole would stay as it is, rank 0's part says so.
         chosen = options if part.rank == 0 else dataclasses.replace(options, again=True)
         return Part(part, agent, found, plan_change(verb, part, new, found, report, chosen), new)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import wire
@@ -127,16 +127,31 @@ def _change(
         signs = look.signs(agent, target, backends)
         new = look.candidate(target, backends, found, observer, signs, options.overlay)
         observer.note(f"checking {new.backend} against {target.place} while nothing changes")
-        policy = policy_for(target, options) if verb == wire.OrderKind.RELAUNCH else None
-        version = str(found.sglang_version)
-        ask = functools.partial(look.preflight, agent, target, new, backends, version, signs, policy, sequential=options.sequential)
-        report = checked(agent, target, new, ask, asked_host)
+        report = checked_candidate(verb, target, agent, new, backends, signs, found, options, asked_host)
         plan = arrangement.shown_in(plan_change(verb, target, new, found, report, options, behind), force=options.force)
         if not settle(plan, options, observer, confirm):
             return Outcome(plan, lock=found.lock)
         order = arrangement.laid_into(make_order(target, plan, with_seat(options, behind, plan.held), new), plan)
         result = carry_out(agent, target, order, observer, connect, interruption, force=options.force)
         return Outcome(plan, result, clients=clients(behind))
+
+
+def checked_candidate(
+    verb: str,
+    target: Target,
+    agent: Agent,
+    new: wire.Launch,
+    backends: Sequence[Backend],
+    signs: Mapping[str, bool],
+    found: wire.SurveyReport,
+    options: Options,
+    asked_host: Beside[DoctorReport] | None,
+) -> wire.PreflightReport:
+    """:func:`checked` of a launch that profiles were composed into. Only a relaunch stops something, so only it has a policy for that."""
+    policy = policy_for(target, options) if verb == wire.OrderKind.RELAUNCH else None
+    version = str(found.sglang_version)
+    ask = functools.partial(look.preflight, agent, target, new, backends, version, signs, policy, sequential=options.sequential)
+    return checked(agent, target, new, ask, asked_host)
 
 
 def checked(
