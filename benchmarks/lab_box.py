@@ -25,8 +25,6 @@ from tests.ssh.openssh import OpenSsh
 
 HOST = "lab-b200"
 PROGRAM = str(Path(sys.executable).with_name("orchestrator"))
-PLAIN_SHELL = "SetEnv SHLVL=1"
-"""Keeps bash from reading ~/.bashrc for a command over ssh, so that whatever this user has in it is not measured."""
 STRICT = ("-F", "none", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR")
 
 
@@ -129,7 +127,7 @@ def lab_box(folder: Path, *, login_shell: bool = False) -> Iterator[LabBox]:
     try:
         keys = folder / "sshd"
         keys.mkdir(parents=True)
-        with OpenSsh(keys, options=() if login_shell else (PLAIN_SHELL,)).running() as server:
+        with OpenSsh(keys, login_shell=login_shell).running() as server:
             inventory = _behind_openssh(layout, server)
             [service] = [item for item in _services(layout.inventory) if item["host"] == HOST]
             yield LabBox(layout, server, inventory, service)

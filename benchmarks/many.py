@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.lab_box import PLAIN_SHELL, STRICT
+from benchmarks.lab_box import STRICT
 from benchmarks.prep import ENVIRONMENT, FAB, REPOSITORY, tool_of_its_own
 from tests.rig.commands import wait_for
 from tests.rig.inventory import write_inventory, write_service
@@ -57,15 +57,14 @@ class Cost:
 class Hosts:
     """Sshds that share their keys, and the files by which each tool knows them."""
 
-    def __init__(self, folder: Path, number: int, options: str) -> None:
+    def __init__(self, folder: Path, number: int, *, login_shell: bool) -> None:
         self.folder = folder
-        self._keys = OpenSsh(_made(folder / "keys"), options=("MaxStartups 100:30:200",))
+        self._keys = OpenSsh(_made(folder / "keys"), options=("MaxStartups 100:30:200",), login_shell=login_shell)
         self._keys.write_files()
         ports: set[int] = set()
         while len(ports) < number:  # the same one may be free twice
             ports.add(free_port())
         self._ports = sorted(ports)
-        self._options = options
         self._sshds: list[int] = []
         self.inventory = self._write_inventory()
         self._write_others()
@@ -77,7 +76,7 @@ class Hosts:
         with ExitStack() as stack:
             for port in self._ports:
                 path = self.folder / f"sshd_config-{port}"
-                path.write_text(base.replace(f"Port {self._keys.port}\n", f"Port {port}\n") + self._options, encoding="utf-8")
+                path.write_text(base.replace(f"Port {self._keys.port}\n", f"Port {port}\n"), encoding="utf-8")
                 started = stack.enter_context(_process([*_OWN_PROCESSES, SSHD, "-D", "-e", "-f", str(path)]))
                 self._sshds.append(started.pid)
             for port in self._ports:
@@ -201,12 +200,12 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="without the other tools")
     given = parser.parse_args()
     good = True
-    for title, options in (("bare shell", f"{PLAIN_SHELL}\n"), ("login shell", "")):
+    for title, login_shell in (("bare shell", False), ("login shell", True)):
         with tempfile.TemporaryDirectory(prefix="orchestrator-many-") as name:
             Path(name).chmod(0o755)
-            with Hosts(Path(name), given.hosts, options).running() as hosts:
+            with Hosts(Path(name), given.hosts, login_shell=login_shell).running() as hosts:
                 hosts.cost(hosts.status(given.hosts // 4), {})  # writes bytecode and the agent's archive, as an installed program has them
-                good = ours(hosts, given.hosts, title, limited=bool(options)) and good
+                good = ours(hosts, given.hosts, title, limited=not login_shell) and good
                 if not given.alone:
                     others(hosts, given.hosts)
     return 0 if good else 1

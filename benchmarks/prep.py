@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.lab_box import PLAIN_SHELL, STRICT
+from benchmarks.lab_box import STRICT
 from benchmarks.timing import Run, seconds
 from orchestrator.agent.pci import ConfigSpace, max_read_request
 from tests.rig.bare_host import BareHost, start_hosts
@@ -45,14 +45,14 @@ class Shell:
     """What sshd starts for a command. Only by the user's own login shell, with what it reads at start, are there limits."""
 
     name: str
-    option: str
+    login: bool
     limited: bool
 
     def bound(self, limit: float) -> float | None:
         return limit if self.limited else None
 
 
-SHELLS = (Shell("login", "", limited=True), Shell("bare", f"{PLAIN_SHELL}\n", limited=False))
+SHELLS = (Shell("login", login=True, limited=True), Shell("bare", login=False, limited=False))
 
 
 @dataclass(frozen=True)
@@ -239,11 +239,13 @@ def main() -> int:
     good = True
     with Workspace() as workspace, tempfile.TemporaryDirectory() as name:
         for shell in SHELLS:
-            one = Fleet(start_hosts(workspace, [f"one-{shell.name}"], sshd_options=shell.option), _made(Path(name) / f"one-{shell.name}"))
+            one = Fleet(start_hosts(workspace, [f"one-{shell.name}"], login_shell=shell.login), _made(Path(name) / f"one-{shell.name}"))
             medians = compare(one, [one.prep(), one.ssh(), one.pyinfra(pyinfra)], given.repeats)
             limits = {SSH: shell.bound(3.0), "pyinfra": shell.bound(0.6)}
             good = report(f"fab prep, one host, {shell.name} shell", medians, limits) and good
-        many = Fleet(start_hosts(workspace, [f"many-{number}" for number in range(given.hosts)]), _made(Path(name) / "many"))
+        many = Fleet(
+            start_hosts(workspace, [f"many-{number}" for number in range(given.hosts)], login_shell=True), _made(Path(name) / "many")
+        )
         side_by_side = [many.prep(), many.ssh_to_all(), many.pyinfra(pyinfra), many.tuned_ansible(ansible)]
         medians = compare(many, side_by_side, max(1, given.repeats // 4)) | compare(many, [many.ansible(ansible)], 1)
         bounds: dict[str, float | None] = {SSH_TO_ALL: None, "pyinfra": 0.4, "Ansible": 0.06, "Ansible, tuned": None}

@@ -21,7 +21,7 @@ from tests.rig import fuse, kernel_like_files
 from tests.rig.commands import run_command, wait_for
 from tests.rig.knob_tree import KnobTree
 from tests.rig.network import free_port
-from tests.rig.ssh import SshServer, make_key, public_key
+from tests.rig.ssh import PLAIN_SHELL, SshServer, make_key, public_key
 from tests.rig.workspace import Workspace
 
 SUDOER, PLAIN_USER = "rig-operator", "rig-guest"
@@ -99,13 +99,13 @@ class BareHost:
         kernel_like: bool = True,
         key: Path | None = None,
         host_key: Path | None = None,
-        sshd_options: str = "",
+        login_shell: bool = False,
     ) -> BareHost:
         """Start it without waiting for it.
 
         `knobs` is a tree that the test has made as it likes. With `kernel_like` they refuse what the kernel refuses
         (:mod:`tests.rig.kernel_like_files`), and a machine without FUSE skips the test; without, they are plain files, which costs less.
-        Keys are made when not given. `sshd_options` are more lines of sshd_config.
+        Keys are made when not given. With `login_shell` a command over ssh starts as it does for this machine's root, ~/.bashrc included.
         """
         if kernel_like:
             fuse.require()
@@ -113,7 +113,8 @@ class BareHost:
         knobs = knobs or KnobTree.write(folder / "knobs")
         key, host_key = key or make_key(folder / "id"), host_key or make_key(folder / "host_key")
         port = free_port()
-        _write_settings(folder, knobs, kernel_like, SSHD_CONFIG.format(port=port, folder=host_key.parent, key=key) + sshd_options)
+        settings = SSHD_CONFIG.format(port=port, folder=host_key.parent, key=key) + ("" if login_shell else f"{PLAIN_SHELL}\n")
+        _write_settings(folder, knobs, kernel_like, settings)
         server = kernel_like_files.__file__ if kernel_like else ""
         with (folder / "sshd.log").open("wb") as log:
             argv = ["unshare", "--mount", "sh", "-c", NAMESPACE, "sh", str(folder), str(knobs.folder), server, sys.executable]
@@ -165,12 +166,12 @@ class BareHost:
         self.sshd.wait(timeout=10)
 
 
-def start_hosts(workspace: Workspace, names: list[str], *, kernel_like: bool = False, sshd_options: str = "") -> list[BareHost]:
+def start_hosts(workspace: Workspace, names: list[str], *, kernel_like: bool = False, login_shell: bool = False) -> list[BareHost]:
     """Start several at once, which share their keys but nothing else, and wait for all of them."""
     keys = workspace.folder("keys-of-hosts")
     key, host_key = (path if path.exists() else make_key(path) for path in (keys / "id", keys / "host_key"))
     hosts = [
-        BareHost.launch(workspace, name, kernel_like=kernel_like, key=key, host_key=host_key, sshd_options=sshd_options) for name in names
+        BareHost.launch(workspace, name, kernel_like=kernel_like, key=key, host_key=host_key, login_shell=login_shell) for name in names
     ]
     for host in hosts:
         host.wait()

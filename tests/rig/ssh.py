@@ -8,6 +8,13 @@ from pathlib import Path
 
 from tests.rig.commands import run_command, wait_for
 
+PLAIN_SHELL = "SetEnv SHLVL=1"
+"""A line for sshd_config that keeps bash from reading ~/.bashrc for a command, as the one below another shell does not read it.
+
+Whatever this machine's user has there is none of a test's: it takes its time, may wait for a lock, and may leave one when it is killed.
+sshd takes only the first line of SetEnv; one that sets more starts with this.
+"""
+
 
 def make_key(path: Path) -> Path:
     """Make an ed25519 key pair without a passphrase and return the private key's path."""

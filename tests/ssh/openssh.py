@@ -16,6 +16,7 @@ from pathlib import Path
 from orchestrator.remote.connection import StrictConnection
 from orchestrator.remote.endpoint import Deadlines, Endpoint
 from tests.rig.commands import run_command, wait_for
+from tests.rig.ssh import PLAIN_SHELL
 
 QUICK = Deadlines(connect=2, banner=1, handshake=5, authentication=5, channel=5, interval=0.2, unanswered=0.6)
 
@@ -37,13 +38,17 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 
 @dataclass
 class OpenSsh:
-    """One sshd, started by :meth:`running`. `options` are further lines of its configuration."""
+    """One sshd, started by :meth:`running`. `options` are further lines of its configuration.
+
+    With `login_shell` a command starts as it does for this user anywhere, ~/.bashrc included.
+    """
 
     folder: Path
     host_key_kinds: tuple[str, ...] = ("ed25519",)
     options: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
     key_options: str = ""
+    login_shell: bool = False
 
     @property
     def host_keys(self) -> list[Path]:
@@ -94,6 +99,7 @@ class OpenSsh:
         (self.folder / "authorized_keys").write_text(f"{self.key_options} {public}".lstrip())
         lines = [
             *self.options,  # sshd takes the first value of each
+            *(() if self.login_shell else (PLAIN_SHELL,)),
             f"Port {self.port}",
             "ListenAddress 127.0.0.1",
             *(f"HostKey {path}" for path in self.host_keys),

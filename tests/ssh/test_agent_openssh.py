@@ -23,6 +23,7 @@ from orchestrator.remote.agent_client import AgentClient
 from orchestrator.remote.frames import FrameDecoder
 from orchestrator.remote.place import Place, PlaceDescription
 from tests.rig.commands import run_command, wait_for
+from tests.rig.ssh import PLAIN_SHELL
 from tests.ssh.openssh import OpenSsh, Proxy
 
 pytestmark = pytest.mark.openssh
@@ -386,7 +387,7 @@ class TestContainers:
         tools.mkdir()
         (tools / "pct").write_text(PCT_STAND_IN)
         (tools / "pct").chmod(0o755)
-        server = start_server(options=(f"SetEnv PATH={tools}:/usr/bin:/bin",))
+        server = start_server(options=(f"{PLAIN_SHELL} PATH={tools}:/usr/bin:/bin",))
 
         assert ping(open_client(server, reached_by="pct", container="101")).user_id == os.geteuid()
 
