@@ -1,6 +1,7 @@
 """The program that runs in a place. Standard library only, Python >= 3.9; imports nothing above itself.
 
-Nothing is imported here: each verb pays only for the modules that it needs.
+Nothing is imported here: each verb pays only for the modules that it needs. For the same reason a pattern that most answers do without is
+text, which :mod:`re` compiles, and keeps, when it is first used.
 """
 
 import sys

@@ -12,7 +12,7 @@ from orchestrator.agent.state_folder import StateFolder
 FOLDER = Path("/etc/systemd/system")
 WANTED_BY = "multi-user.target"
 HEADER = "# Written by lxc-gpu-orchestrator for {service}, from its launch {launch_id}. `fab boot --off` removes it."
-_WRITTEN_FROM = re.compile(r"^# Written by lxc-gpu-orchestrator for (\S+), from its launch (\S+)\. ", re.MULTILINE)
+_WRITTEN_FROM = r"(?m)^# Written by lxc-gpu-orchestrator for (\S+), from its launch (\S+)\. "
 
 
 def switch(folder: StateFolder) -> Path:
@@ -55,7 +55,7 @@ def is_foreign(unit: Path, service: str) -> bool:
 
 def written_from(unit: Path, service: str) -> Optional[str]:
     """The launch that a unit of ours for this service was written from."""
-    found = _WRITTEN_FROM.search(read(unit))
+    found = re.search(_WRITTEN_FROM, read(unit))
     return found.group(2) if found is not None and found.group(1) == service else None
 
 

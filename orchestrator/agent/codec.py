@@ -154,9 +154,7 @@ def _decode(kind: Any, data: Any, path: str) -> Any:
 
 def _decode_dataclass(kind: Any, data: Any, path: str) -> Any:
     _expect(isinstance(data, dict), path, "an object", data)
-    hints = getattr(kind, "__annotations__", {})  # a class without any has none before Python 3.10
-    if any(isinstance(hint, str) for hint in hints.values()):
-        hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     unknown = sorted(set(data) - set(hints))
     if unknown:
         raise WireError(f"{path}: unknown field {unknown[0]!r}")
@@ -165,6 +163,17 @@ def _decode_dataclass(kind: Any, data: Any, path: str) -> Any:
         return kind(**values)
     except TypeError as error:
         raise WireError(f"{path}: {error}") from None
+
+
+def _hints(kind: Any) -> Dict[str, Any]:
+    """The type of each field. They are text in the agent that is sent compiled."""
+    known = vars(kind).get("__hints__")
+    if known is None:
+        known = getattr(kind, "__annotations__", {})  # a class without any has none before Python 3.10
+        if any(isinstance(hint, str) for hint in known.values()):
+            known = typing.get_type_hints(kind)
+        kind.__hints__ = known
+    return typing.cast(Dict[str, Any], known)
 
 
 def _expect(holds: bool, path: str, wanted: str, data: Any) -> None:

@@ -13,12 +13,12 @@ DEFAULT_PORT = 30000
 GATE_FLAG = "--gated-launch-port"
 """Of a server that waits at a gate after its distributed set-up (SGLang from 0.5.20). This program adds it to what it stages."""
 
-_PYTHON = re.compile(r"(?:pypy|python)[0-9.]*$")
+_PYTHON = r"(?:pypy|python)[0-9.]*$"
 _PYTHON_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _SERVER_MODULES = ("sglang.launch_server",)
 _COMMAND_MODULES = ("sglang", "sglang.cli.main")
 """Modules whose first argument says what to do; ``serve`` is the server."""
-_SPAWNED = re.compile(r"from multiprocessing\.(?:spawn|resource_tracker|forkserver) import ")
+_SPAWNED = r"from multiprocessing\.(?:spawn|resource_tracker|forkserver) import "
 _TRACKER = "from multiprocessing.resource_tracker import "
 
 
@@ -33,7 +33,7 @@ def server_arguments(command: Sequence[str]) -> Optional[List[str]]:
         return None
     if os.path.basename(words[0]) == "sglang":
         return words[2:] if words[1:2] == ["serve"] else None
-    if not _PYTHON.match(os.path.basename(words[0])):
+    if not re.match(_PYTHON, os.path.basename(words[0])):
         return None
     rest = _after_python_options(words[1:])
     if rest[:1] == ["-m"]:
@@ -100,7 +100,9 @@ def is_spawned_child(process: Process) -> bool:
     if process.title.startswith("sglang::"):
         return True
     arguments = process.arguments
-    return bool(arguments) and bool(_PYTHON.match(os.path.basename(arguments[0]))) and any(_SPAWNED.match(word) for word in arguments[1:8])
+    if not arguments or not re.match(_PYTHON, os.path.basename(arguments[0])):
+        return False
+    return any(re.match(_SPAWNED, word) for word in arguments[1:8])
 
 
 def is_scheduler(process: Process) -> bool:

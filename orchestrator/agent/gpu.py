@@ -13,7 +13,7 @@ SECONDS = 20.0
 _GPU_FIELDS = "index,uuid,name,compute_cap,memory.used,memory.total"
 _APP_FIELDS = "gpu_uuid,pid,used_memory"
 _SAID_LINES = 4
-_DEVICE = re.compile(r"/dev/nvidia\d+$")
+_DEVICE = r"/dev/nvidia\d+$"
 
 
 class GpuReading(NamedTuple):
@@ -82,7 +82,7 @@ def device_holders() -> Dict[int, Set[str]]:
     found: Dict[int, Set[str]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            devices = {target for target in procfs.descriptor_targets(int(name)) if _DEVICE.match(target)}
+            devices = {target for target in procfs.descriptor_targets(int(name)) if re.match(_DEVICE, target)}
             if devices:
                 found[int(name)] = devices
     return found

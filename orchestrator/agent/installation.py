@@ -15,7 +15,7 @@ from orchestrator.agent.service_python import ServicePython
 VERSION_SECONDS = 10.0
 
 _DISTRIBUTION = re.compile(r"sglang-([^-]+)\.(?:dist|egg)-info$")
-_VERSION = re.compile(r"^__version__\s*=\s*(?:version\s*=\s*)?['\"]([^'\"]+)['\"]", re.MULTILINE)
+_VERSION = r"(?m)^__version__\s*=\s*(?:version\s*=\s*)?['\"]([^'\"]+)['\"]"
 UNKNOWN_VERSION = "unknown"
 """Of an SGLang that is there and does not say which it is: a checkout on PYTHONPATH that was never installed, for one."""
 
@@ -88,7 +88,7 @@ def _from_source(package: str) -> Optional[Installation]:
         path = os.path.join(package, name)
         try:
             with open(path, encoding="utf-8") as stream:
-                match = _VERSION.search(stream.read())
+                match = re.search(_VERSION, stream.read())
         except OSError:
             continue
         if match:

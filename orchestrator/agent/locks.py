@@ -28,7 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ORDER = "CUDA_DEVICE_ORDER"
 _PROBE_SECONDS = 1.0
 """A reader's probe holds a lock for a moment, so a refusal counts only when it lasts for as long as this."""
-_FILE_NAME = re.compile(r"[\w-]+")
+_FILE_NAME = r"[\w-]+"
 
 
 def lock(request: LockRequest, emit: Callable[[str, Any], None]) -> LockStatus:
@@ -228,7 +228,7 @@ class GpuLocks:
         self._held = []
 
     def _take_one(self, order: wire.Order, uuid: str, seconds: float) -> Optional[GpuLock]:
-        if not _FILE_NAME.fullmatch(uuid):
+        if not re.fullmatch(_FILE_NAME, uuid):
             return None
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / uuid

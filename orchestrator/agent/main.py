@@ -5,6 +5,7 @@ print in a verb can't be mistaken for an event. An event is one line, or several
 protocol's number, ``+`` when more of it follows or a space when not, and a piece of JSON.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -108,7 +109,10 @@ def run(token: str, request: bytes, channel_in: int, channel_out: int) -> NoRetu
         require_pidfd()
         if verb.ends_with_reader:
             watch_reader(channel_in)
-        output.emit(wire_base.EventKind.RESULT, resolve(verb)(body, output.emit))
+        answer = resolve(verb)
+        gc.freeze()  # what was imported stays; the boot code has put off all looking for garbage until here
+        gc.enable()
+        output.emit(wire_base.EventKind.RESULT, answer(body, output.emit))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it travels as data
         output.emit(wire_base.EventKind.ERROR, describe(error))
         os._exit(1)

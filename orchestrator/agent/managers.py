@@ -19,11 +19,11 @@ def boot_unit_name(service: str) -> str:
 
 
 _CONTAINER_ENGINES = (
-    (re.compile(r"/(?:docker/|docker-)[0-9a-f]{12,}"), "docker"),
-    (re.compile(r"/(?:libpod-|libpod_parent)"), "podman"),
-    (re.compile(r"/kubepods"), "kubernetes"),
-    (re.compile(r"/(?:cri-containerd-|crio-)|/containerd"), "containerd"),
-    (re.compile(r"/(?:lxc\.payload[./]|lxc/|machine-)"), "a container"),
+    (r"/(?:docker/|docker-)[0-9a-f]{12,}", "docker"),
+    (r"/(?:libpod-|libpod_parent)", "podman"),
+    (r"/kubepods", "kubernetes"),
+    (r"/(?:cri-containerd-|crio-)|/containerd", "containerd"),
+    (r"/(?:lxc\.payload[./]|lxc/|machine-)", "a container"),
 )
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
@@ -41,7 +41,7 @@ _SUPERVISORS = {
     "supervise": "daemontools",
 }
 
-_SHARED_UNITS = re.compile(
+_SHARED_UNITS = (
     r"(?:ssh|sshd|dropbear|cron|crond|anacron|atd|getty|serial-getty|console-getty|container-getty|autovt|user|systemd-logind|login|"
     r"tmux|screen|dbus|rc-local|lxc|incus-agent|lxd-agent|cloud-final|emergency|rescue|telnetd?|ttyd|jupyter|code-server)(?:[@-].*)?\.service$"
 )
@@ -62,13 +62,13 @@ def user_manager_of(cgroup: str) -> Optional[str]:
 def unit_is_exclusive(cgroup: str) -> bool:
     """Whether a cgroup is that of one service alone, so that being in it ties a process to that service."""
     unit = unit_of(cgroup)
-    return unit is not None and unit.endswith(".service") and not _SHARED_UNITS.match(unit)
+    return unit is not None and unit.endswith(".service") and not re.match(_SHARED_UNITS, unit)
 
 
 def container_engine(cgroup: str, own_cgroup: str) -> Optional[str]:
     """The engine whose container a cgroup lies in, unless this process lies in the same container."""
     for pattern, engine in _CONTAINER_ENGINES:
-        found = pattern.search(cgroup)
+        found = re.search(pattern, cgroup)
         if found is not None and found.group() not in own_cgroup:
             return engine
     return None

@@ -4,8 +4,9 @@
 and a tenth of a second on one with terabytes of memory. sock_diag walks those that listen.
 """
 
-import socket
+import _socket as socket  # what it is made of: all the names that socket.py makes for others' sake cost 3 ms
 import struct
+from contextlib import closing
 from typing import Iterator, List, Optional
 
 from orchestrator.agent.procfs import Listener, proc_listeners
@@ -36,7 +37,7 @@ def all_listeners() -> List[Listener]:
 
 def _listening(family: int) -> List[Listener]:
     """Raises OSError where the kernel refuses."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as channel:
+    with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)) as channel:
         channel.settimeout(_SECONDS)
         body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _TCP_LISTEN)
         channel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0) + body)

@@ -6,6 +6,7 @@ one came. Here the keys named by ``identity_files`` are taken from the agent if 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,13 +133,19 @@ def _from_agent(path: Path, held: list[paramiko.PKey]) -> Candidate | None:
 
 def _from_file(path: Path) -> Candidate | str:
     try:
-        return Candidate(paramiko.PKey.from_path(path), str(path))
+        return Candidate(_read_key(path, path.stat().st_mtime_ns), str(path))
     except OSError as error:
         return f"{path}: {error.strerror}"
     except (paramiko.PasswordRequiredException, TypeError):  # cryptography's word for a missing passphrase
         return f"{path}: encrypted, and the SSH agent does not hold it: ssh-add {path}"
     except (ValueError, UnknownKeyType, paramiko.SSHException) as error:
         return f"{path}: not a private key that can be read: {error}"
+
+
+@functools.lru_cache(maxsize=64)
+def _read_key(path: Path, changed: int) -> paramiko.PKey:
+    """A key as it was when its file was last `changed`; many hosts have the same."""
+    return paramiko.PKey.from_path(path)
 
 
 @contextmanager

@@ -53,7 +53,9 @@ class StrictConnection(fabric.Connection):  # type: ignore[misc]
         ConnectionLostError: it was open, and is no more.
     """
 
-    # Fabric's Connection takes attributes that its class does not declare for configuration.
+    # Fabric's Connection takes attributes that its class does not declare for configuration, also one that it sets itself: each new
+    # connection would empty and refill the configuration that the others, in their threads, are reading.
+    inline_ssh_env: Any = None
     endpoint: Any = None
     known_hosts: Any = ()
     deadlines: Any = None
@@ -184,6 +186,8 @@ def _transport_factory(known: Sequence[KnownKey]) -> Any:
         transport = paramiko.Transport(sock, **options)
         security = transport.get_security_options()
         security.key_types = preferred_algorithms(known, security.key_types)
+        # Those that authenticate what they encrypt: else paramiko compares a MAC for each packet, byte by byte in Python.
+        security.ciphers = sorted(security.ciphers, key=lambda name: "gcm" not in name)
         return transport
 
     return make

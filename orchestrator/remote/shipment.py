@@ -5,6 +5,7 @@ folder, by the code that it was made from.
 """
 
 from __future__ import annotations
+import __future__
 
 import contextlib
 import functools
@@ -18,6 +19,7 @@ import stat
 import sys
 import threading
 import zipfile
+import zlib
 from pathlib import Path
 
 from orchestrator.agent import archive
@@ -81,21 +83,21 @@ def _compiled(roots: tuple[str, ...]) -> bytes:
 
 
 def compile_archive(source: bytes) -> bytes:
-    """The same archive with its modules compiled for this Python, without the sources of those that are only imported.
+    """The modules of `source` compiled for this Python, as agent/boot.py loads them: ``{name: (packed code, text or None)}``, marshalled.
 
-    The code files are of the kind that is never compared with a source (PEP 552, unchecked hash-based). They go without the texts that
-    only a reader of the source wants (-OO), a third of what would have to be sent, and are packed as well as can be: this is done once.
+    They go without the texts that only a reader of the source wants (-OO), a third of what would have to be sent, and are packed as well
+    as can be: this is done once. Annotations stay text (PEP 563): nearly all are for the type checker, and evaluating them would take
+    longer over there than to read the few that are asked for (:mod:`codec`).
     """
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(source)) as given, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
-        for name in given.namelist():
-            text = given.read(name)
-            code = marshal.dumps(compile(text, name, "exec", dont_inherit=True, optimize=2))
-            header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(text)
-            made.writestr(f"{name}c", header + code, compresslevel=9)
-            if Path(name).stem in archive.READ_AS_TEXT:
-                made.writestr(name, text, compresslevel=9)
-    return buffer.getvalue()
+    flags = __future__.annotations.compiler_flag
+    modules = {}
+    with zipfile.ZipFile(io.BytesIO(source)) as given:
+        for path in given.namelist():
+            text = given.read(path)
+            code = zlib.compress(marshal.dumps(compile(text, path, "exec", flags, dont_inherit=True, optimize=2)), 9)
+            name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            modules[name] = (code, text.decode() if Path(path).stem in archive.READ_AS_TEXT else None)
+    return marshal.dumps(modules)
 
 
 def _cache_folder() -> Path | None:

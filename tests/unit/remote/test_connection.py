@@ -9,11 +9,12 @@ import socket
 import threading
 import time
 
+import fabric  # type: ignore[import-untyped]
 import paramiko
 import pytest
 
 from orchestrator.errors import ConnectError
-from orchestrator.remote.connection import TransientConnectError, explain_handshake, explain_network, open_tcp, said
+from orchestrator.remote.connection import StrictConnection, TransientConnectError, explain_handshake, explain_network, open_tcp, said
 from orchestrator.remote.endpoint import Deadlines, Endpoint
 
 ENDPOINT = Endpoint("gpu1", "gpu1.example", "root")
@@ -128,3 +129,12 @@ def test_the_second_address_is_tried_where_the_first_takes_none(monkeypatch: pyt
     with pytest.raises(ConnectError, match="refuses connections"):
         open_tcp(ENDPOINT, DEADLINES)
     assert tried == [("192.0.2.1", 22), ("192.0.2.2", 22)]
+
+
+def test_a_connection_leaves_what_all_share_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    StrictConnection(ENDPOINT, [])
+    merged: list[fabric.Config] = []
+    monkeypatch.setattr(fabric.Config, "merge", merged.append)
+    StrictConnection(ENDPOINT, []).close()
+
+    assert merged == []
