@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterable, Set
 READ_AS_TEXT = frozenset({"budget_program", "parser_program", "probe_program", "waiter"})
 """Modules that are handed to another Python as text, so that their source must be there."""
 _IMPORTED = re.compile(rb"orchestrator\.agent(?:\.(\w+)|\s+import\s+(\([^)]*\)|[^\n]*))")
+_IMPORTED_AT_ONCE = re.compile(rb"(?m)^from " + _IMPORTED.pattern)
 _QUOTED = re.compile(rb"\"(\w+)\"")
 _NO_TABLES = ("main", "archive")
 """Modules whose words in quotes bring nothing: the first names every verb's module, and one verb is asked for; the other is this one."""
@@ -58,6 +59,17 @@ def _needed(texts: Dict[str, bytes], roots: Set[str]) -> Set[str]:
         needed.add(name)
         waiting |= (_mentioned(name, texts[name]) & set(texts)) - needed
     return needed
+
+
+def imported_at_once(texts: Dict[str, bytes], roots: Iterable[str]) -> Set[str]:
+    """The modules that come with `roots` in any case: what they import outside of all functions, what these do, and so on."""
+    found, waiting = {"__init__"}, set(roots)
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        words = {word.decode() for match in _IMPORTED_AT_ONCE.findall(texts[name]) for part in match for word in re.findall(rb"\w+", part)}
+        waiting |= (words & set(texts)) - found
+    return found
 
 
 def _mentioned(name: str, text: bytes) -> Set[str]:

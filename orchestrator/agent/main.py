@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import threading
-from typing import Any, Dict, NamedTuple, NoReturn, Optional
+from typing import Any, Callable, Dict, NamedTuple, NoReturn, Optional
 
 from orchestrator.agent import wire_base
 from orchestrator.agent.refusal import AgentRefusal
@@ -101,14 +101,50 @@ class Output:
             line = line[os.write(self._descriptor, line) :]
 
 
-def run(token: str, request: bytes, channel_in: int, channel_out: int) -> NoReturn:
-    """Answer one request and leave the process without waiting for threads or buffers."""
+class Rest:
+    """The modules that were not sent with the request. Threads may share it.
+
+    Most questions never need them, and their share of the bytes would take longer to arrive than it takes to answer.
+    """
+
+    def __init__(self, size: int, ask: Callable[[], None]) -> None:
+        self._size = size
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._asked = False
+        self._whole = threading.Event()
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Take what the operator's end has sent."""
+        self._data += data
+        if len(self._data) >= self._size:
+            self._whole.set()
+
+    def fetch(self) -> bytes:
+        """All of it, asked for by the first who misses something. Whoever waits here for an operator who has gone is ended."""
+        with self._lock:
+            if not self._asked:
+                self._asked = True
+                self._ask()
+        self._whole.wait()
+        return bytes(self._data)
+
+
+def run(token: str, request: bytes, channel_in: int, channel_out: int, modules: Any, rest_size: int) -> NoReturn:
+    """Answer one request and leave the process without waiting for threads or buffers.
+
+    `modules` is what finds those that came with the request; `rest_size` bytes more of them can be asked for.
+    """
     output = Output(channel_out, token)
+    rest = Rest(rest_size, lambda: output.emit(wire_base.EventKind.MODULES, {}))
     try:
         verb, body = parse_request(request)
         require_pidfd()
         if verb.ends_with_reader:
-            watch_reader(channel_in)
+            watch_reader(channel_in, rest.feed)
+        if rest_size:
+            modules.fetch = rest.fetch
         answer = resolve(verb)
         gc.freeze()  # what was imported stays; the boot code has put off all looking for garbage until here
         gc.enable()
@@ -163,16 +199,22 @@ def require_pidfd() -> None:
         ) from None
 
 
-def watch_reader(channel_in: int) -> None:
-    """End this process, with all children that it did not detach, as soon as the operator's end closes the channel."""
+def watch_reader(channel_in: int, feed: Callable[[bytes], None]) -> None:
+    """End this process, with all children that it did not detach, as soon as the operator's end closes the channel.
+
+    What still comes through it goes to `feed`.
+    """
     import signal  # makes enumerations of all signals: not for verbs that run to their end
 
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
 
     def wait() -> None:
-        while os.read(channel_in, 4096):
-            pass
+        while True:
+            data = os.read(channel_in, 1 << 16)
+            if not data:
+                break
+            feed(data)
         os.killpg(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 from orchestrator.agent import boot_state, wire
 from orchestrator.agent.asking import Asking
+from orchestrator.agent.gpu import GpuReading, ask_gpus
 from orchestrator.agent.installation import UNKNOWN_VERSION, Installation, find_sglang
 from orchestrator.agent.journal import order_status
 from orchestrator.agent.locks import held_by_others, person_lock
 from orchestrator.agent.processes import Server, find_server, find_servers, scan
-from orchestrator.agent.procfs import all_listeners
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.agent.service_python import ServicePython
+from orchestrator.agent.socket_diag import all_listeners
 from orchestrator.agent.state_folder import StateFolder
 from orchestrator.agent.wire_status import Health
 
 if TYPE_CHECKING:
-    from orchestrator.agent.gpu import GpuReading
     from orchestrator.agent.scrub import Scrubber
 
 HEALTH_SECONDS = 5.0
@@ -32,7 +32,7 @@ HEALTH_SECONDS = 5.0
 
 def survey(request: wire.SurveyRequest, emit: Callable[[str, Any], None]) -> wire.SurveyReport:
     """Look, change nothing."""
-    gpus = Asking(_gpus)  # nvidia-smi alone takes as long as the rest, or seconds on GPUs that sleep
+    gpus = Asking(ask_gpus)  # nvidia-smi alone takes as long as the rest, or seconds on GPUs that sleep
     folder = StateFolder(request.state_root, request.service)
     table = scan()
     sockets = all_listeners()
@@ -70,13 +70,7 @@ def _find(find: Callable[[], Optional[Server]]) -> Tuple[Optional[Server], List[
         return None, [wire.Verdict(check, wire.Outcome.REFUSE, failure.message, failure.evidence, failure.next_step)]
 
 
-def _gpus() -> "GpuReading":
-    from orchestrator.agent.gpu import ask_gpus
-
-    return ask_gpus()
-
-
-def _expected(expected: Optional[int], reading: "GpuReading") -> List[wire.Verdict]:
+def _expected(expected: Optional[int], reading: GpuReading) -> List[wire.Verdict]:
     """What nvidia-smi shows against what the inventory says; nothing where all is well."""
     if expected is None:
         return []

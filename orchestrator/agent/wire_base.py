@@ -34,6 +34,8 @@ class EventKind:
     """data is ``{"text": str}``: server log lines, secrets scrubbed."""
     COLLECTED = "collected"
     """data is a :class:`Collected`: what an order left, just before the result of following it."""
+    MODULES = "modules"
+    """The agent misses a module: what was not sent with the request is wanted now. data is empty; whoever asks never sees it."""
     FILE = "file"
     """data is a :class:`wire_budget.FilePiece`: a part of a file that belongs to the result."""
     RESULT = "result"

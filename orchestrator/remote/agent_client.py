@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline
@@ -78,6 +78,9 @@ class AgentClient:
                 for event in events:
                     if event.kind == wire.EventKind.ERROR:
                         raise explain_failure(self._place.description, wire.from_json(wire.AgentFailure, event.data))
+                    if event.kind == wire.EventKind.MODULES:
+                        exchange.send_rest()
+                        continue
                     yield event
                     if event.kind == wire.EventKind.RESULT:
                         return
@@ -130,7 +133,7 @@ class _Exchange:
     """
 
     def __init__(
-        self, channel: paramiko.Channel, verb: str, deadline: Deadline, decoder: FrameDecoder, compose: Callable[[str], bytes]
+        self, channel: paramiko.Channel, verb: str, deadline: Deadline, decoder: FrameDecoder, compose: Callable[[str], Input]
     ) -> None:
         self.channel = channel
         self.verb = verb
@@ -142,6 +145,7 @@ class _Exchange:
         self._drain.start()
         self._compose = compose
         self._answered = False
+        self._rest = b""
 
     @property
     def evidence(self) -> list[str]:
@@ -159,7 +163,13 @@ class _Exchange:
         if greeting is None or self._answered:
             return
         self._answered = True
-        threading.Thread(target=self._send, args=(self._compose(greeting),), name="agent-stdin", daemon=True).start()
+        composed = self._compose(greeting)
+        self._rest = composed.rest
+        self._send_beside(composed.first)
+
+    def send_rest(self) -> None:
+        """Send the modules that the agent misses."""
+        self._send_beside(self._rest)
 
     def close(self) -> None:
         """Close the channel: the agent sees the end of its input and goes."""
@@ -172,6 +182,9 @@ class _Exchange:
         self.channel.status_event.wait(seconds)
 
     # A channel has one timeout for all that is done with it, and the reader of standard output sets a short one: here it ends nothing.
+
+    def _send_beside(self, data: bytes) -> None:
+        threading.Thread(target=self._send, args=(data,), name="agent-stdin", daemon=True).start()
 
     def _send(self, data: bytes) -> None:
         sent = 0
@@ -197,12 +210,19 @@ def _after_giving_up(verb: str) -> str:
     return "the agent was ended" if known is None or known.ends_with_reader else "what was begun goes on there to its end"
 
 
-def compose(token: str, verb: str, request: Any, greeting: str | None = None) -> bytes:
-    """All that the first stage, the boot code and the agent read from standard input."""
+class Input(NamedTuple):
+    """All that the first stage, the boot code and the agent read from standard input: at once, and when they ask for more."""
+
+    first: bytes
+    rest: bytes
+
+
+def compose(token: str, verb: str, request: Any, greeting: str | None = None) -> Input:
+    """What is sent to whoever has said that `greeting`."""
     boot, package = boot_code(), package_for(verb, greeting)
     asked = json.dumps(wire.to_json(wire.Request(verb, wire.to_json(request)))).encode("ascii")
-    header = f"{token} {len(package)} {len(asked)}\n".encode("ascii")
-    return b"%d\n" % len(boot) + boot + header + package + asked
+    header = f"{token} {len(package.first)} {len(asked)} {len(package.rest)}\n".encode("ascii")
+    return Input(b"%d\n" % len(boot) + boot + header + package.first + asked, package.rest)
 
 
 def validate(kind: type[T], data: Any) -> T:

@@ -20,7 +20,9 @@ import sys
 import threading
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.agent import archive
 from orchestrator.agent.main import VERBS
@@ -38,22 +40,33 @@ _OWN_GREETING = f"{sys.implementation.cache_tag} {sys.version_info[3]}"
 _KEPT = 24
 """Archives in the cache folder: one a verb and Python, for a few versions of this program."""
 
+_OUTER = "orchestrator/__init__.py"
+"""The package around the agent; empty there."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 _lock = threading.Lock()
 
 
-def package_for(verb: str, greeting: str | None) -> bytes:
-    """The agent as a zip: as much of it as the verb may need, compiled where `greeting` is that of this very Python.
+class Package(NamedTuple):
+    """The agent: `first` goes with the request, `rest` when the place asks for it."""
+
+    first: bytes
+    rest: bytes = b""
+
+
+def package_for(verb: str, greeting: str | None) -> Package:
+    """As much of the agent as the verb may need: compiled where `greeting` is that of this very Python, else as a zip of sources.
 
     What stays on the box is sent as source: it must outlive an upgrade of the Python there.
     """
     known = VERBS.get(verb)
-    roots = () if known is None or known.keeps_code else ("main", known.module, known.types)
+    if known is None or known.keeps_code:
+        return _source(())
+    roots = ("main", known.module, known.types)
     with _lock:  # else each of many threads would make its own
-        if not roots or greeting != _OWN_GREETING:
+        if greeting != _OWN_GREETING:
             return _source(roots)
-        return _compiled(roots)
+        return _compiled(roots, known.ends_with_reader)
 
 
 @functools.cache
@@ -63,41 +76,55 @@ def boot_code() -> bytes:
 
 
 @functools.cache
-def _source(roots: tuple[str, ...]) -> bytes:
-    return archive.agent_archive(roots)
+def _source(roots: tuple[str, ...]) -> Package:
+    return Package(archive.agent_archive(roots))
 
 
 @functools.cache
-def _compiled(roots: tuple[str, ...]) -> bytes:
+def _compiled(roots: tuple[str, ...], in_two: bool) -> Package:
+    """`in_two`: the place reads what comes after the request."""
     folder = _cache_folder()
+    chosen = roots if in_two else ()
     if folder is None:
-        return compile_archive(_source(roots))
+        return compile_archive(_source(roots).first, chosen)
     path = folder / f"agent-{_fingerprint(roots)}.bin"
     kept = _read_own(path)
     if kept is not None:
-        return kept
-    made = compile_archive(_source(roots))
+        return Package(*marshal.loads(kept))  # noqa: S302 - written by this user alone
+    made = compile_archive(_source(roots).first, chosen)
     with contextlib.suppress(OSError):
-        _keep(path, made)
+        _keep(path, marshal.dumps(tuple(made)))
     return made
 
 
-def compile_archive(source: bytes) -> bytes:
-    """The modules of `source` compiled for this Python, as agent/boot.py loads them: ``{name: (packed code, text or None)}``, marshalled.
+def compile_archive(source: bytes, roots: Iterable[str] = ()) -> Package:
+    """The modules of `source` compiled for this Python, packed as agent/boot.py unpacks them.
 
-    They go without the texts that only a reader of the source wants (-OO), a third of what would have to be sent, and are packed as well
-    as can be: this is done once. Annotations stay text (PEP 563): nearly all are for the type checker, and evaluating them would take
-    longer over there than to read the few that are asked for (:mod:`codec`).
+    First come, with `roots`, those that are imported with them in any case; without, all do. They go without the texts that only a
+    reader of the source wants (-OO), a third of what would have to be sent, and are packed as well as can be: this is done once.
+    Annotations stay text (PEP 563): nearly all are for the type checker, and evaluating them would take longer over there than to read
+    the few that are asked for (:mod:`codec`).
     """
-    flags = __future__.annotations.compiler_flag
-    modules = {}
     with zipfile.ZipFile(io.BytesIO(source)) as given:
-        for path in given.namelist():
-            text = given.read(path)
-            code = zlib.compress(marshal.dumps(compile(text, path, "exec", flags, dont_inherit=True, optimize=2)), 9)
-            name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            modules[name] = (code, text.decode() if Path(path).stem in archive.READ_AS_TEXT else None)
-    return marshal.dumps(modules)
+        texts = {Path(path).stem: given.read(path) for path in given.namelist() if path != _OUTER}
+    first = archive.imported_at_once(texts, roots) if roots else set(texts)
+    return Package(
+        _pack({name: texts[name] for name in texts if name in first}), _pack({name: texts[name] for name in texts if name not in first})
+    )
+
+
+def _pack(texts: dict[str, bytes]) -> bytes:
+    if not texts:
+        return b""
+    modules: dict[str, tuple[bytes, str | None]] = {}
+    for name, text in texts.items():
+        path = f"orchestrator/agent/{name}.py"
+        code = compile(text, path, "exec", __future__.annotations.compiler_flag, dont_inherit=True, optimize=2)
+        full_name = "orchestrator.agent" if name == "__init__" else f"orchestrator.agent.{name}"
+        modules[full_name] = (marshal.dumps(code), text.decode() if name in archive.READ_AS_TEXT else None)
+    if "__init__" in texts:
+        modules["orchestrator"] = (marshal.dumps(compile("", _OUTER, "exec")), None)
+    return zlib.compress(marshal.dumps(modules), 9)
 
 
 def _cache_folder() -> Path | None:

@@ -62,7 +62,7 @@ VERBS["trial_submit"] = VERBS["trial"]._replace(ends_with_reader=False)
 
 
 def ship(monkeypatch: pytest.MonkeyPatch, *, main: bytes = b"", wire_py: Callable[[bytes], bytes] = lambda text: text) -> None:
-    package = shipment.package_for("submit", None)
+    package = shipment.package_for("submit", None).first
     changed = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(package)) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():
@@ -71,7 +71,7 @@ def ship(monkeypatch: pytest.MonkeyPatch, *, main: bytes = b"", wire_py: Callabl
                 text += main
             new.writestr(name, wire_py(text) if name.endswith("/wire_base.py") else text)
         new.write(Path(__file__).with_name("trial_verbs.py"), "orchestrator/agent/trial_verbs.py")
-    monkeypatch.setattr(agent_client, "package_for", lambda verb, greeting: changed.getvalue())
+    monkeypatch.setattr(agent_client, "package_for", lambda verb, greeting: shipment.Package(changed.getvalue()))
 
 
 def asked(what: str, argument: object = "") -> wire.LogRequest:
@@ -407,8 +407,8 @@ class TestContainers:
 
 def test_the_shipped_archive_is_small() -> None:
     assert len(archive.agent_archive()) < 600_000, "what each order leaves on the box"
-    assert len(shipment.package_for("survey", None)) < 130_000
-    assert len(shipment.package_for("tune", None)) < 160_000
+    assert len(shipment.package_for("survey", None).first) < 130_000
+    assert len(shipment.package_for("tune", None).first) < 160_000
 
 
 def test_an_answer_that_does_not_fit_is_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.agent import wire
 from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.errors import AgentError
-from orchestrator.remote.agent_client import AgentClient, _Exchange
+from orchestrator.remote.agent_client import AgentClient, Input, _Exchange
 from orchestrator.remote.endpoint import Endpoint
 from orchestrator.remote.frames import FrameDecoder
 from orchestrator.remote.place import PlaceDescription
@@ -78,7 +78,7 @@ def test_what_is_sent_and_drained_beside_the_reader_outlasts_the_readers_short_w
     """One that ends leaves an agent without its input, or standing still at a full pipe."""
     channel: Any = HesitantChannel()
     data = bytes(range(256)) * 20
-    exchange = _Exchange(channel, "ping", Deadline(60), FrameDecoder("token", re.compile(b"hello")), lambda _greeting: data)
+    exchange = _Exchange(channel, "ping", Deadline(60), FrameDecoder("token", re.compile(b"hello")), lambda _greeting: Input(data, b""))
     exchange.decoder.feed(b"hello\n")
     exchange.answer_greeting()
     assert wait_until(lambda: channel.taken == data and not channel.errors, Deadline(10))

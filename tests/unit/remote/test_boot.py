@@ -6,7 +6,6 @@ import ast
 import importlib
 import io
 import json
-import marshal
 import os
 import subprocess
 import sys
@@ -18,11 +17,12 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import archive, doctor, knobs, main, wire
+from orchestrator.agent.boot import unpack
 from orchestrator.agent.refusal import AgentRefusal
 from orchestrator.remote import shipment
 from orchestrator.remote.agent_client import compose
 from orchestrator.remote.frames import FrameDecoder
-from orchestrator.remote.shipment import FIRST_STAGE, GREETING, compile_archive, package_for
+from orchestrator.remote.shipment import FIRST_STAGE, GREETING, Package, compile_archive, package_for
 
 TOKEN = "00112233445566778899aabbccddeeff"
 PYENV = Path("/root/.pyenv/versions")
@@ -38,7 +38,7 @@ def boot(first_stage: str, python: str = sys.executable) -> tuple[list[wire.Even
     assert process.stdout is not None
     assert process.stderr is not None
     with process:
-        process.stdin.write(compose(TOKEN, "ping", wire.PingRequest()))
+        process.stdin.write(compose(TOKEN, "ping", wire.PingRequest()).first)
         process.stdin.flush()
         # Standard input stays open until the answer is in, as over SSH: its end would end the agent.
         output = process.stdout.read()
@@ -64,14 +64,43 @@ def test_ping() -> None:
 
 def test_an_agent_compiled_for_this_python_runs_without_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert all(text is None for _, text in marshal.loads(compile_archive(package_for("ping", None))).values())
+    assert all(text is None for _, text in unpack(compile_archive(package_for("ping", None).first).first).values())
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", FIRST_STAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(compose(TOKEN, "ping", wire.PingRequest(), OWN_GREETING))
+        process.stdin.write(compose(TOKEN, "ping", wire.PingRequest(), OWN_GREETING).first)
         process.stdin.flush()
         events = FrameDecoder(TOKEN, GREETING).feed(process.stdout.read())
     assert [event.kind for event in events] == ["result"]
+
+
+@pytest.mark.parametrize(("expected_gpus", "kinds"), [(None, ["result"]), (999, ["modules", "result"])])
+def test_what_an_answer_needs_beyond_the_usual_is_asked_for(
+    expected_gpus: int | None, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    request = wire.SurveyRequest("glm", str(tmp_path), sys.executable, 1, expected_gpus=expected_gpus)
+    sent = compose(TOKEN, "survey", request, OWN_GREETING)
+    decoder = FrameDecoder(TOKEN, GREETING)
+    events: list[wire.Event] = []
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", FIRST_STAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(sent.first)
+        process.stdin.flush()
+        for line in process.stdout:
+            found = decoder.feed(line)
+            events += found
+            if [event.kind for event in found] == ["modules"]:
+                process.stdin.write(sent.rest)
+                process.stdin.flush()
+
+    assert [event.kind for event in events] == kinds
+
+
+def test_what_goes_on_without_a_reader_is_sent_whole() -> None:
+    assert package_for("lock", OWN_GREETING).rest == b""
+    assert package_for("survey", OWN_GREETING).rest != b""
 
 
 @pytest.fixture
@@ -83,7 +112,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shipment._compiled.cache_clear()
 
 
-def ship_anew() -> bytes:
+def ship_anew() -> Package:
     """What another process would send."""
     shipment._compiled.cache_clear()
     return package_for("ping", OWN_GREETING)
@@ -94,7 +123,7 @@ def test_what_was_compiled_is_kept(cache: Path, monkeypatch: pytest.MonkeyPatch)
     (kept,) = cache.iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
 
-    monkeypatch.setattr(shipment, "compile_archive", lambda source: b"compiled again")
+    monkeypatch.setattr(shipment, "compile_archive", lambda source, roots: Package(b"compiled again"))
     assert ship_anew() == made
     assert package_for("ping", "cpython-39 final") == package_for("ping", None) != made
     assert package_for("persist", OWN_GREETING) == package_for("persist", None)
@@ -135,9 +164,9 @@ def test_what_was_kept_and_is_not_whole_or_not_ones_own_is_made_anew(
     (kept,) = cache.iterdir()
     spoil(kept)
 
-    monkeypatch.setattr(shipment, "compile_archive", lambda source: b"compiled again")
+    monkeypatch.setattr(shipment, "compile_archive", lambda source, roots: Package(b"compiled again"))
 
-    assert ship_anew() == b"compiled again"
+    assert ship_anew() == Package(b"compiled again")
     assert not list(cache.glob(".*")), "no half-made files are left"
 
 
@@ -156,9 +185,9 @@ def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path: Path, monk
     assert names(ship_anew()) == whole
 
 
-def names(package: bytes) -> list[str]:
+def names(package: Package) -> list[str]:
     """What a compiled package holds. The code in it is not the same bytes each time: marshal notes how often an object was in use."""
-    return list(marshal.loads(package))
+    return list(unpack(package.first))
 
 
 def _nobody() -> Path:
@@ -208,7 +237,7 @@ LAST = 1
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.13"])
 def test_no_thread_gets_a_module_that_another_has_half_imported(version: str, tmp_path: Path) -> None:
     path = tmp_path / "agent.zip"
-    path.write_bytes(package_for("ping", None))
+    path.write_bytes(package_for("ping", None).first)
     with zipfile.ZipFile(path, "a") as added:
         added.writestr("orchestrator/agent/slow.py", SLOW)
 
@@ -289,7 +318,7 @@ def test_output_before_the_boot_code_is_stray() -> None:
 
 
 def test_an_operator_who_leaves_early_is_no_error() -> None:
-    whole = compose(TOKEN, "ping", wire.PingRequest())
+    whole = compose(TOKEN, "ping", wire.PingRequest()).first
     process = subprocess.run(
         [sys.executable, "-I", "-S", "-c", FIRST_STAGE], input=whole[: len(whole) // 2], capture_output=True, check=False
     )
@@ -369,7 +398,7 @@ def agent_imports(name: str) -> set[str]:
 @pytest.mark.parametrize("name", sorted(main.VERBS))
 def test_what_is_sent_for_a_verb_holds_all_that_it_may_import(name: str) -> None:
     verb = main.VERBS[name]
-    package = package_for(name, None)
+    package = package_for(name, None).first
     held = {Path(item).stem for item in zipfile.ZipFile(io.BytesIO(package)).namelist()}
 
     assert {"main", verb.module, verb.types} <= held
@@ -379,7 +408,7 @@ def test_what_is_sent_for_a_verb_holds_all_that_it_may_import(name: str) -> None
 
 def test_tables_that_name_modules_bring_them() -> None:
     tune, diagnosis = (
-        {Path(item).stem for item in zipfile.ZipFile(io.BytesIO(package_for(verb, None))).namelist()} for verb in ("tune", "doctor")
+        {Path(item).stem for item in zipfile.ZipFile(io.BytesIO(package_for(verb, None).first)).namelist()} for verb in ("tune", "doctor")
     )
 
     assert {entry.module for entry in knobs.KNOBS.values()} <= tune & diagnosis
