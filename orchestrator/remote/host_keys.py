@@ -6,10 +6,12 @@ The format is OpenSSH's known_hosts (sshd(8)): hashed names, ``[address]:port`` 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import paramiko
 from paramiko.hostkeys import HostKeyEntry, HostKeys
@@ -56,17 +58,57 @@ def known_keys(endpoint: Endpoint, files: Sequence[Path]) -> list[KnownKey]:
 
 
 def _matching_keys(name: str, path: Path) -> Iterator[KnownKey]:
-    for number, line in enumerate(_read_lines(path), 1):
-        marker, _, rest = line.partition(" ") if line.startswith("@") else ("", "", line)
-        names = rest.split(maxsplit=1)[:1]
-        if not names or line.startswith("#") or marker not in ("", "@revoked") or not _names_match(name, names[0]):
-            continue
+    for line in _lines_about(name, path):
         try:
-            entry = HostKeyEntry.from_line(rest.strip(), number)
+            entry = HostKeyEntry.from_line(line.entry, line.number)
         except (paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
             continue
         if entry is not None and entry.key is not None:
-            yield KnownKey(entry.key, path, number, revoked=bool(marker))
+            yield KnownKey(entry.key, path, line.number, revoked=line.revoked)
+
+
+class _Line(NamedTuple):
+    number: int
+    entry: str
+    """Without its marker."""
+    revoked: bool
+
+
+class _File(NamedTuple):
+    """A file of known hosts: the lines by each name, and those whose name is hashed."""
+
+    plain: dict[str, list[_Line]]
+    hashed: list[tuple[str, _Line]]
+
+
+def _lines_about(name: str, path: Path) -> list[_Line]:
+    try:
+        status = path.stat()
+        file = _read_file(path, status.st_mtime_ns, status.st_size)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HostKeyError(f"{path} can't be read: {error.strerror}", next_step=f"ls -l {path}") from error
+    found = {*file.plain.get(name, ()), *(line for hashed, line in file.hashed if _hash_matches(name, hashed))}
+    return sorted(found)
+
+
+@functools.lru_cache(maxsize=16)
+def _read_file(path: Path, changed: int, size: int) -> _File:
+    """The file as it was when it was last `changed`: with many hosts, each asks for its own line of the same one."""
+    file = _File({}, [])
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        marker, _, rest = text.partition(" ") if text.startswith("@") else ("", "", text)
+        names = rest.split(maxsplit=1)[:1]
+        if not names or text.startswith("#") or marker not in ("", "@revoked"):
+            continue
+        line = _Line(number, rest.strip(), bool(marker))
+        for item in names[0].split(","):
+            if item.startswith("|1|"):
+                file.hashed.append((item, line))
+            else:
+                file.plain.setdefault(item, []).append(line)
+    return file
 
 
 def _read_lines(path: Path) -> list[str]:
