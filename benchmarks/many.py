@@ -94,10 +94,11 @@ class Hosts:
         theirs, ours, begun = self._processors(), resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**ENVIRONMENT, **environment})
         wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Also of those that were given up: a shell that is killed while it starts may leave its user's things locked.
+        wait_for("the end of all sessions", lambda: not any(_children(pid) for pid in self._sshds), 120)
         if done.returncode != 0:
             raise RuntimeError(f"{argv[0]} ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         operator = after.ru_utime + after.ru_stime - ours.ru_utime - ours.ru_stime
-        wait_for("the end of all sessions", lambda: not any(_children(pid) for pid in self._sshds), 30)
         return Cost(wall, operator, self._processors() - theirs, after.ru_maxrss // 1024)
 
     def status(self, number: int) -> list[str]:
