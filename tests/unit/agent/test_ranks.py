@@ -76,6 +76,15 @@ def started(node: Node) -> list[str]:
     return [call for call in node.steps.calls if call.startswith("start ")]
 
 
+def once_started(node: Node, launch_id: str) -> Callable[[RememberingSteps], None]:
+    """Waits until another node has started it too: one that hears of a failure before that has nothing to end."""
+
+    def wait(_: RememberingSteps) -> None:
+        assert wait_until(lambda: f"start {launch_id}" in node.steps.calls, Deadline(5.0))
+
+    return wait
+
+
 def test_all_ranks_serve_together() -> None:
     head, other = Node(), Node()
     walk(head, other)
@@ -184,6 +193,7 @@ def test_a_teardown_ends_all() -> None:
 def test_what_was_launched_where_nothing_served_is_ended_on_all() -> None:
     head, other = Node(RememberingSteps(server=None)), Node(RememberingSteps(server=None))
     other.steps.failing = {"new"}
+    other.steps.meanwhile = {"loading new": once_started(head, "new")}
     walk(head, other, kind=OrderKind.LAUNCH)
     assert (head.end, other.end) == ((State.DOWN, 7), (State.DOWN, 7))
     assert "stop_launch new" in head.steps.calls
@@ -192,6 +202,7 @@ def test_what_was_launched_where_nothing_served_is_ended_on_all() -> None:
 def test_where_the_previous_server_fails_on_one_node_it_is_ended_on_all() -> None:
     head, other = Node(), Node()
     other.steps.failing = {"new", "back"}
+    other.steps.meanwhile = {"loading back": once_started(head, "back")}
     walk(head, other)
     assert (head.end, other.end) == ((State.DOWN, 7), (State.DOWN, 7))
     assert "stop_launch back" in head.steps.calls
