@@ -67,7 +67,7 @@ def change(
         arrangement = Arrangement(parts[0].agent, parts[0].target, observer)
         plan = arrangement.shown_in(whole_plan(parts), force=options.force)
         if not settle(plan, options, observer, confirm):
-            return Outcome(plan)
+            return Outcome(plan, lock=_lock(parts))
         return Outcome(plan, carry_out(parts, plan, arrangement, options, observer, connect, interruption))
 
 
@@ -92,7 +92,7 @@ def teardown(
         arrangement = Arrangement(parts[0].agent, parts[0].target, observer)
         plan = arrangement.shown_in(plan)
         if not settle(plan, options, observer, confirm):
-            return Outcome(plan)
+            return Outcome(plan, lock=_lock(parts))
         return Outcome(plan, carry_out(parts, plan, arrangement, options, observer, connect, interruption))
 
 
@@ -124,6 +124,11 @@ def _refuse_half_done(part: Target, found: wire.SurveyReport) -> None:
             f"the {order.kind} {order.order_id} of rank {part.rank} in {part.place} reads {order.state}: it comes to its end first",
             next_step=part.command("resume"),
         )
+
+
+def _lock(parts: Sequence[Part]) -> wire.PersonLock | None:
+    """A person's lock on any of the nodes: it keeps the change away from all."""
+    return next((part.found.lock for part in parts if part.found.lock is not None), None)
 
 
 def whole_plan(parts: Sequence[Part]) -> Plan:

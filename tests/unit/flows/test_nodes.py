@@ -110,6 +110,14 @@ def test_what_speaks_against_one_node_refuses_all(whole: Target) -> None:
     assert cluster.head.requests("submit") == cluster.other.requests("submit") == []
 
 
+@pytest.mark.parametrize("held", [None, wire.PersonLock("kim@desk", "mine", 1.0)])
+def test_a_plan_says_that_a_person_has_locked_one_of_them(whole: Target, held: wire.PersonLock | None) -> None:
+    cluster = Cluster(other=healthy_agent(survey=[answer(survey(lock=held))]))
+    looks = Options(plan_only=True)
+    assert cluster.run(relaunch, whole, looks).lock == held
+    assert teardown(whole, looks, Heard(), yes, cluster.connect, FakeBox(cluster.head).open).lock == held
+
+
 def test_an_order_that_is_not_taken_takes_back_those_that_were(whole: Target) -> None:
     cancelled = answer(wire.OrderStatus("ORDER", "relaunch", "LOCKED", True, 1.0, "ann@laptop"))
     cluster = Cluster(head=healthy_agent(submit=[[LockedError("bob has it")]]), other=healthy_agent(cancel=[cancelled]))
