@@ -115,7 +115,7 @@ def test_a_plan_says_that_a_person_has_locked_one_of_them(whole: Target, held: w
     cluster = Cluster(other=healthy_agent(survey=[answer(survey(lock=held))]))
     looks = Options(plan_only=True)
     assert cluster.run(relaunch, whole, looks).lock == held
-    assert teardown(whole, looks, Heard(), yes, cluster.connect, FakeBox(cluster.head).open).lock == held
+    assert teardown(whole, looks, Heard(), yes, cluster.connect).lock == held
 
 
 def test_an_order_that_is_not_taken_takes_back_those_that_were(whole: Target) -> None:
