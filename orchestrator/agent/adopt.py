@@ -16,7 +16,7 @@ from orchestrator.agent.http import Client
 from orchestrator.agent.journal import ServiceLock
 from orchestrator.agent.known_launches import shown
 from orchestrator.agent.launch_files import uncarried
-from orchestrator.agent.locks import refuse_when_held, refuse_when_interrupted
+from orchestrator.agent.locks import refuse_when_held, refuse_when_interrupted, refuse_when_locked
 from orchestrator.agent.measure_baseline import keep_scores
 from orchestrator.agent.own_session import boot_identity
 from orchestrator.agent.previous import copy_launch
@@ -40,7 +40,7 @@ def adopt(request: AdoptRequest, emit: Callable[[str, Any], None]) -> AdoptRepor
 
     Raises:
         AgentRefusal: there is none, it is ours already (unless `ours` are looked at) or nobody's to take over, another one than was
-            shown, or it does not serve.
+            shown, or it does not serve. ``locked``: a person or an order has the service.
     """
     folder = StateFolder(request.state_root, request.service)
     refuse_when_held(folder)
@@ -55,6 +55,7 @@ def adopt(request: AdoptRequest, emit: Callable[[str, Any], None]) -> AdoptRepor
     launch = copy_launch(server, request.service, request.port)
     if request.launch_id is None:
         return _report(server, launch, folder)
+    refuse_when_locked(folder)
     report = _reporter(emit)
     observed = _prove(server, launch, report)
     report("answers", "the fixed texts are scored, so that what comes after it can be held against them")

@@ -81,7 +81,7 @@ def submit(order: wire.Order, emit: Callable[[str, Any], None]) -> wire.Submitte
     try:
         folder.note_order(order.order_id)
         write_private(path / "order.json", json.dumps(wire.to_json(order)))
-        (path / "agent.zip").write_bytes(agent_archive())
+        write_private(path / "agent.zip", agent_archive())
         write_private(path / "supervise.py", _PROGRAM)
         holder = _start(order.service, path)
     except BaseException:
