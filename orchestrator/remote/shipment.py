@@ -87,7 +87,7 @@ def _compiled(roots: tuple[str, ...], in_two: bool) -> Package:
     chosen = roots if in_two else ()
     if folder is None:
         return compile_archive(_source(roots).first, chosen)
-    path = folder / f"agent-{_fingerprint(roots)}.bin"
+    path = folder / f"agent-{_fingerprint(roots, in_two)}.bin"
     kept = _read_own(path)
     if kept is not None:
         return Package(*marshal.loads(kept))  # noqa: S302 - written by this user alone
@@ -137,13 +137,13 @@ def _cache_folder() -> Path | None:
     return base / "orchestrator" / "agent"
 
 
-def _fingerprint(roots: tuple[str, ...]) -> str:
+def _fingerprint(roots: tuple[str, ...], in_two: bool) -> str:
     """Changes with the code that the archive is made from, and with this Python."""
     package = Path(archive.__file__).parent
     files = sorted(
         (entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in os.scandir(package) if entry.name.endswith(".py")
     )
-    return hashlib.sha256(repr((_OWN_GREETING, importlib.util.MAGIC_NUMBER, str(package), roots, files)).encode()).hexdigest()[:24]
+    return hashlib.sha256(repr((_OWN_GREETING, importlib.util.MAGIC_NUMBER, str(package), roots, in_two, files)).encode()).hexdigest()[:24]
 
 
 def _read_own(path: Path) -> bytes | None:
