@@ -60,13 +60,11 @@ def package_for(verb: str, greeting: str | None) -> Package:
     What stays on the box is sent as source: it must outlive an upgrade of the Python there.
     """
     known = VERBS.get(verb)
-    if known is None or known.keeps_code:
-        return _source(())
-    roots = ("main", known.module, known.types)
     with _lock:  # else each of many threads would make its own
-        if greeting != _OWN_GREETING:
-            return _source(roots)
-        return _compiled(roots, known.ends_with_reader)
+        if known is None or known.keeps_code:
+            return _source(())
+        roots = ("main", known.module, known.types)
+        return _compiled(roots, known.ends_with_reader) if greeting == _OWN_GREETING else _source(roots)
 
 
 @functools.cache
