@@ -4,7 +4,7 @@ PYTHON ?= python3
 SGLANG_PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: help demo lint check test test-here test-boxes faults bench format runbooks docs schema sglang-cpu routers packages clean
+.PHONY: help demo lint check test faults bench format runbooks docs schema sglang-cpu routers packages clean
 
 help:
 	@echo "make demo         a relaunch on this machine: no root, no GPU, no settings"
@@ -33,15 +33,8 @@ lint: .venv/dev.stamp
 check: lint
 	$(BIN)/pytest -q tests/unit tests/agent -m "not slow"
 
-# Two halves side by side: most of the tests on real parts wait for what they have started.
 test: packages .venv/dev.stamp
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-here test-boxes
-
-test-here:
-	$(BIN)/pytest tests/agent tests/lab tests/browser
-
-test-boxes:
-	$(BIN)/pytest tests/unit tests/ssh tests/lxc tests/faults tests/sglang
+	$(BIN)/python -m tests.halves
 
 faults: packages routers .venv/dev.stamp
 	$(BIN)/python -m tests.faults --write $(FAULTS)

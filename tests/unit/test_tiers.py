@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.halves import HALVES
 from tests.rig import tiers
 
 
@@ -42,3 +43,7 @@ def test_absent_sglang_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_pure_tiers_need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert [tiers.missing(tier) for tier in ("unit", "agent", "lab")] == [None, None, None]
+
+
+def test_the_two_halves_are_all_tiers() -> None:
+    assert sorted(folder for half in HALVES.values() for folder in half) == sorted(f"tests/{tier}" for tier in tiers.TIERS)
