@@ -19,6 +19,7 @@ import pytest
 from orchestrator.agent import archive, doctor, knobs, main, wire
 from orchestrator.agent.boot import unpack
 from orchestrator.agent.refusal import AgentRefusal
+from orchestrator.agent.wire_launches import LaunchesRequest
 from orchestrator.remote import shipment
 from orchestrator.remote.agent_client import compose
 from orchestrator.remote.frames import FrameDecoder
@@ -74,13 +75,19 @@ def test_an_agent_compiled_for_this_python_runs_without_its_sources(tmp_path: Pa
     assert [event.kind for event in events] == ["result"]
 
 
-@pytest.mark.parametrize(("expected_gpus", "kinds"), [(None, ["result"]), (999, ["modules", "result"])])
+@pytest.mark.parametrize(
+    ("verb", "request_of", "kinds"),
+    [
+        ("launches", lambda folder: LaunchesRequest("glm", folder, 1), ["result"]),
+        # That many GPUs are not here, which is told by a module that a survey does without where all is well.
+        ("survey", lambda folder: wire.SurveyRequest("glm", folder, sys.executable, 1, expected_gpus=999), ["modules", "result"]),
+    ],
+)
 def test_what_an_answer_needs_beyond_the_usual_is_asked_for(
-    expected_gpus: int | None, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verb: str, request_of: Callable[[str], object], kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    request = wire.SurveyRequest("glm", str(tmp_path), sys.executable, 1, expected_gpus=expected_gpus)
-    sent = compose(TOKEN, "survey", request, OWN_GREETING)
+    sent = compose(TOKEN, verb, request_of(str(tmp_path)), OWN_GREETING)
     decoder = FrameDecoder(TOKEN, GREETING)
     events: list[wire.Event] = []
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", FIRST_STAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
