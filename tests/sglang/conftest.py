@@ -61,6 +61,7 @@ def stage(operator: Operator, sglang_service: SglangService, neighbour_started: 
 @pytest.fixture
 def neighbour(stage: Stage, neighbour_started: ServerByHand) -> Iterator[ServerByHand]:
     """The other server, serving; after the test it must be the same processes as before, and answer."""
+    assert stage.processes_of(neighbour_started.pid), "an earlier test has ended the neighbour"
     neighbour_started.wait_serving()
     before = stage.processes_of(neighbour_started.pid)
     yield neighbour_started

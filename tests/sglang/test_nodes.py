@@ -92,11 +92,11 @@ def pair(
     sglang_service: SglangService,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pair]:
-    """The containers and an inventory in which each of them is a host's."""
-    first = sglang_service.container
-    second = Container.start(workspace, bridge, read_only=sglang_service.environment.folders)
-    write_model(second.path(sglang_service.model))
-    other = SglangService(second, sglang_service.environment, sglang_service.model)
+    """Two containers of their own, as all that they run is ended here, and an inventory in which each of them is a host's."""
+    environment, model = sglang_service.environment, sglang_service.model
+    first, second = (Container.start(workspace, bridge, read_only=environment.folders) for _ in range(2))
+    for each in (first, second):
+        write_model(each.path(model))
     hosts = {
         name: {**login(bare_host.ssh), "container": {"reached_by": "ssh", "id": int(each.name), **login(each.ssh)}}
         for name, each in ((HEAD, first), (OTHER, second))
@@ -112,9 +112,10 @@ def pair(
     write_tiny_service(inventory, described)
     for policy in ("lpm", "lof"):
         write_backend(inventory, policy, {"--schedule-policy": policy})
-    made = Pair(sglang_service, other, Operator(inventory, tmp_path_factory.mktemp("home"), ("--host", HEAD)))
-    yield made
-    made.clear()
+    services = [SglangService(each, environment, model) for each in (first, second)]
+    yield Pair(services[0], services[1], Operator(inventory, tmp_path_factory.mktemp("home"), ("--host", HEAD)))
+    for each in (first, second):
+        each.stop()
 
 
 def test_a_launch_starts_both_ranks_and_proves_the_whole(pair: Pair) -> None:
