@@ -11,8 +11,8 @@ import sys
 import threading
 
 HALVES = {
-    "here": ("tests/agent", "tests/lab", "tests/browser"),
-    "boxes": ("tests/unit", "tests/ssh", "tests/lxc", "tests/faults", "tests/sglang"),
+    "here": ("tests/unit", "tests/agent", "tests/lab", "tests/browser"),
+    "boxes": ("tests/ssh", "tests/lxc", "tests/faults", "tests/sglang"),
 }
 
 
