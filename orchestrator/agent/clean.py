@@ -98,10 +98,10 @@ def check_clean(claims: Claims, policy: wire.Policy, report: Report) -> List[Ver
     Of /dev/shm only files are removed that the server had open or mapped and that no living process has now. Somebody's unit
     gets its own settings back.
     """
+    if claims.unit is not None:
+        systemd.release_unit(claims.unit)
     deadline = Deadline(policy.clean)
     verdicts = []
-    if claims.unit is not None:
-        systemd.unquiet_unit(claims.unit)
     if claims.ties is not None:
         report("processes", "waiting until no process of it is left")
         verdicts.append(_check_processes(claims.ties, deadline))

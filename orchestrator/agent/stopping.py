@@ -174,7 +174,7 @@ def _stop_in_unit(stop: "_Stop", server: Server) -> StopReport:
     try:
         return stop.run(server.main, None, (lambda: systemd.stop_unit(unit)) if wrapped else None)
     except BaseException:
-        systemd.unquiet_unit(unit)
+        systemd.release_unit(unit)
         raise
 
 

@@ -12,13 +12,14 @@ from typing import Callable, Dict, List, Optional, Sequence
 from orchestrator.agent import wire
 from orchestrator.agent.boot_state import FOLDER as _INSTALLED
 from orchestrator.agent.boot_state import is_foreign
+from orchestrator.agent.clock import Deadline, wait_until
 from orchestrator.agent.command import Output, run_bounded
 from orchestrator.agent.conditions import systemd_settings
 from orchestrator.agent.crash_points import crash_point
 from orchestrator.agent.launch_files import LOG_LIMIT, LaunchFiles
 from orchestrator.agent.managers import UNIT_PREFIX, boot_unit_name
 from orchestrator.agent.private_files import write_private
-from orchestrator.agent.procfs import Process, read_process
+from orchestrator.agent.procfs import Process, has_ended, read_process
 from orchestrator.agent.refusal import AgentRefusal
 
 _RUNNING = Path("/run/systemd/system")
@@ -27,6 +28,8 @@ _TRANSIENT = Path("/run/systemd/transient")
 _SECONDS = 30.0
 _STOP_SECONDS = 90
 """TimeoutStopSec of our units: for an administrator's ``systemctl stop``; our own stop has its own deadlines."""
+_SETTLED_SECONDS = 5.0
+"""For systemd to see that a unit has ended, once its processes have; it is dark meanwhile."""
 _DROP_IN = "zzz-orchestrator.conf"
 """Drop-ins apply in the order of their names, so this one has the last word."""
 
@@ -217,6 +220,30 @@ def unquiet_unit(unit: str) -> None:
     crash_point("the drop-in is gone")
     systemctl("daemon-reload")
     crash_point("somebody's unit has its own settings again")
+
+
+def release_unit(unit: str) -> None:
+    """Take the drop-in of :func:`quiet_unit` away once systemd does not mean to start the unit's server again.
+
+    That it decides when it has seen the last of the unit end, or its ExecStopPost, by the settings of that moment
+    (service_enter_dead, core/service.c, v252): on a busy machine that may be half a second after the processes have gone. To a unit
+    that is not there in time a stop is queued, after which it is not restarted whatever its settings (service_stop, forbid_restart).
+    """
+    if not (_RUNNING / f"{unit}.d" / _DROP_IN).exists():
+        return
+    if not wait_until(lambda: _is_settled(unit), Deadline(_SETTLED_SECONDS), 0.05):
+        stop_unit(unit)
+    unquiet_unit(unit)
+
+
+def _is_settled(unit: str) -> bool:
+    """Whether a unit has come to its end, or runs."""
+    seen = show(unit, "ActiveState", "SubState", "MainPID")
+    if seen.get("ActiveState") != "active":
+        return seen.get("ActiveState") in ("inactive", "failed")
+    pid = seen.get("MainPID", "0")
+    main = read_process(int(pid)) if pid.isdigit() and pid != "0" else None
+    return seen.get("SubState") == "exited" or (main is not None and not has_ended(main))
 
 
 def stop_unit(unit: str) -> None:

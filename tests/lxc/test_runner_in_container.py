@@ -192,14 +192,20 @@ def test_log_is_rotated_while_the_server_writes_on(agent: AgentInContainer) -> N
     assert agent.text(f"{folder_of(launch)}/exit").strip() == "success killed TERM"
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["server is the unit's main process", "server below a shell that restarts it"])
-def test_somebodys_unit_is_stopped_without_a_respawn_and_started_again(agent: AgentInContainer, wrapped: bool) -> None:
-    port = 31104 if wrapped else 31103
+@pytest.mark.parametrize(
+    ("port", "wrapped", "more"),
+    [(31103, False, ""), (31104, True, ""), (31107, False, "ExecStopPost=/bin/sleep 2\n"), (31108, False, "ExecStopPost=/bin/sleep 7\n")],
+    ids=["server is the unit's main process", "server below a shell that restarts it", "unit ends later", "unit ends too late"],
+)
+def test_somebodys_unit_is_stopped_without_a_respawn_and_started_again(
+    agent: AgentInContainer, port: int, wrapped: bool, more: str
+) -> None:
     command = f"{PYTHON} -m sglang.launch_server --port {port}"
     if wrapped:
         agent.container.write("/opt/serve.sh", f"#!/bin/sh\nwhile true; do {command}; done\n", 0o755)
         command = "/opt/serve.sh"
     unit = f"[Service]\nExecStart={command}\nEnvironment=PYTHONPATH={STANDIN}\nRestart=always\nRestartForceExitStatus=0\nRestartSec=0.1\n"
+    unit += more
     agent.container.write("/etc/systemd/system/standin.service", unit)
     agent.container.run("systemctl", "daemon-reload")
     agent.container.run("systemctl", "start", "standin.service")
@@ -211,6 +217,8 @@ def test_somebodys_unit_is_stopped_without_a_respawn_and_started_again(agent: Ag
     assert stopped["report"]["abandoned"] == []
     assert stopped["late"] <= 0.4
     assert {verdict["outcome"] for verdict in stopped["verdicts"]} == {"pass"}
+    state = ["systemctl", "show", "--value", "--property=ActiveState", "standin.service"]
+    wait_for("the unit's end", lambda: agent.container.run(*state).stdout.strip() in ("inactive", "failed"), 20.0, 0.1)
     time.sleep(1.5)  # a respawn would come within RestartSec
     assert agent.python(LOOK, launch=launch)["server"] == []
     assert agent.container.run("systemctl", "show", "--value", "--property=Restart", "standin.service").stdout.strip() == "always"
