@@ -23,6 +23,8 @@ class Ending:
     dark: float | None = None
     resumed: int = 0
     problems: list[str] = field(default_factory=list)
+    journal: list[str] = field(default_factory=list)
+    """What was written on the way, an entry a line."""
 
 
 def judge(lane: Lane, order_id: str, old: dict[str, Any] | None) -> Ending:
@@ -34,6 +36,7 @@ def judge(lane: Lane, order_id: str, old: dict[str, Any] | None) -> Ending:
     failure = result.get("failure") or {}
     code = result.get("exit_code", EXIT_CODES.get(state))
     ending = Ending(state, failure.get("category", ""), code, result.get("dark_seconds"), lane.resumed(order_id))
+    ending.journal = [f"{entry['state']} {json.dumps(entry['data'])}" for entry in journal]
     if result and result["state"] != state:
         ending.problems.append(f"the result says {result['state']}, the journal {state}")
     if seen["status"]["state"] != state or seen["status"]["live"]:

@@ -11,6 +11,7 @@ from tests.faults.cases import Row
 
 _MARK = "<!-- part: {part} -->"
 _END = "<!-- end -->"
+_JOURNAL_WIDTH = 700
 
 
 def lines_of(rows: Sequence[Row]) -> list[str]:
@@ -19,13 +20,15 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
 
 
 def line_of(row: Row) -> str:
+    """One case; of a wrong one its journal too, which the next case's box has no more."""
     ending = row.ending
     dark = f"{ending.dark:.1f} s dark" if ending.dark is not None else ""
     code = "" if ending.exit_code is None else f"exit {ending.exit_code}"
     text = (
         f"{'ok  ' if row.good else 'BAD '} {row.seconds:5.1f} s  {ending.state:10} {code:7} {ending.category:24} {dark:12} {row.case.name}"
     )
-    return "\n       ".join([text, *row.problems])
+    journal = [] if row.good else [f"journal: {line[:_JOURNAL_WIDTH]}" for line in ending.journal]
+    return "\n       ".join([text, *row.problems, *journal])
 
 
 def grouped(rows: Sequence[Row], key: Callable[[Row], str], heading: str) -> list[str]:
