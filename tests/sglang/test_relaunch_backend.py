@@ -35,8 +35,9 @@ def test_relaunch_changes_one_argument_of_a_server_started_by_hand(
     assert stage.argument("schedule_policy") == "lpm"
     assert stage.loaded() != by_hand
     assert generate(stage.url, 4) == 4
-    assert stage.files() - before == COMES_BACK
-    assert before <= stage.files()
+    after = stage.files()
+    assert after - before <= COMES_BACK
+    assert before | COMES_BACK <= after, "an earlier test may have left these too"
     assert (Path(answer.document["run"]) / "result.json").is_file()
     for timing in (result["baseline"], result["measured"]):
         assert timing["skipped"] is None
