@@ -18,7 +18,7 @@ from orchestrator.agent.private_files import write_private
 from orchestrator.agent.processes import launch_members
 from orchestrator.agent.procfs import Process
 from orchestrator.agent.state_folder import StateFolder
-from orchestrator.agent.systemd import quiet_unit, start_unit, unquiet_unit
+from orchestrator.agent.systemd import start_unit
 
 __all__ = [
     "LOG_LIMIT",
@@ -28,11 +28,9 @@ __all__ = [
     "Started",
     "SystemdUnit",
     "choose_runner",
-    "quiet_unit",
     "runner_of",
     "start_detached",
     "start_unit",
-    "unquiet_unit",
 ]
 
 _LIMITS = {"Max open files": "open_files", "Max locked memory": "locked_memory", "Max processes": "processes"}

@@ -75,7 +75,11 @@ def show(unit: str, *properties: str) -> Dict[str, str]:
 
 def main_process(unit: str) -> Optional[Process]:
     """The main process of a running unit."""
-    pid = show(unit, "MainPID").get("MainPID", "0")
+    return _main_of(show(unit, "MainPID"))
+
+
+def _main_of(seen: Dict[str, str]) -> Optional[Process]:
+    pid = seen.get("MainPID", "0")
     return read_process(int(pid)) if pid.isdigit() and pid != "0" else None
 
 
@@ -241,8 +245,7 @@ def _is_settled(unit: str) -> bool:
     seen = show(unit, "ActiveState", "SubState", "MainPID")
     if seen.get("ActiveState") != "active":
         return seen.get("ActiveState") in ("inactive", "failed")
-    pid = seen.get("MainPID", "0")
-    main = read_process(int(pid)) if pid.isdigit() and pid != "0" else None
+    main = _main_of(seen)
     return seen.get("SubState") == "exited" or (main is not None and not has_ended(main))
 
 
